@@ -78,6 +78,13 @@ def request() -> Any:
 
 
 @cache
+def planned() -> rl.serving.Plan:
+    options: dict[str, Any] = {"weights": ["own"], "cache": ["own"], "chunks": [2048], "counts": [1], "points": 6}
+    prices = {"h100-sxm": 2.5, "l4": 0.7}
+    return rl.serving.plan("gpt2", ["h100-sxm", "l4"], prompt=64, new_tokens=8, tpot="5 ms", prices=prices, **options)
+
+
+@cache
 def scaling() -> Any:
     return rl.scaling("llama-3-8b", "l4", (1, 2, 4), batch=1, **DECODE)
 
@@ -137,6 +144,7 @@ CASES: dict[str, Callable[[], Chart]] = {
     "chips": lambda: charts.plot_comparison(comparison()),
     "elasticity": lambda: charts.plot_elasticity(comparison()),
     "scaling": lambda: charts.plot_scaling(scaling()),
+    "plan": lambda: charts.plot_plan(planned()),
     "request": lambda: charts.plot_request(request()),
     "service": lambda: charts.plot_service(service()),
     "server": lambda: charts.plot_simulation(simulated()),
@@ -479,6 +487,7 @@ def test_the_gallery_shows_every_chart_on_both_grounds() -> None:
         (lambda: charts.plot_verdict(estimate()), "expected a Verdict"),
         (lambda: charts.plot_comparison(estimate()), "expected a Comparison"),
         (lambda: charts.plot_scaling(estimate()), "expected a Scaling"),
+        (lambda: charts.plot_plan(estimate()), "expected a Plan"),
         (lambda: charts.plot_request(estimate()), "expected a Request"),
         (lambda: charts.plot_service(estimate()), "expected a Service"),
         (lambda: charts.plot_simulation(estimate()), "expected a Simulation"),

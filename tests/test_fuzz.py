@@ -152,6 +152,7 @@ READS: dict[str, list[Callable[[], Input]]] = {
     "serve.draft": PROGRAMS, "serve.prefill_chip": CHIPS,
     "predict.table": [lambda: Input("rows.csv", ROWS), lambda: Input("models.csv", MODEL_ROWS)],
     "ops.file": [lambda: Input("ops.csv", OPS)], "sweep.file": [lambda: Input("sweep.csv", SWEEP)],
+    "plan.prices": [lambda: Input("prices.toml", "l4 = 0.8\nh100-sxm = 2.5\n")],
     "validate.source": [lambda: Input("measured.csv", MEASURED)],
     "cache.trace": [lambda: Input("requests.jsonl", REQUESTS)],
     "serve.trace": [lambda: Input("requests.jsonl", REQUESTS)],

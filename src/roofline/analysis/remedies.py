@@ -58,7 +58,7 @@ class Remedy:
 
     @property
     def fits(self) -> bool:
-        """Whether the changed program fits."""
+        """True where the changed program fits."""
         return self.need <= self.room
 
     @property

@@ -13,6 +13,10 @@ from .kvcache import kv_cache as kv_cache
 from .limits import Largest as Largest
 from .limits import largest_concurrency as largest_concurrency
 from .limits import largest_context as largest_context
+from .plans.flags import Launch as Launch
+from .plans.planning import Answer as Answer
+from .plans.planning import Plan as Plan
+from .plans.planning import plan as plan
 from .request_traces import RequestTrace as RequestTrace
 from .request_traces import lru_hits as lru_hits
 from .request_traces import made_requests as made_requests

@@ -10,7 +10,7 @@ measured on their own kernels, quantised activations included; both are the defa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -158,20 +158,27 @@ class Deployment:
         """
         return self._exact_steps if exact else self._steps
 
+    @property
+    def programs(self) -> tuple[tuple[Graph, Graph], ...]:
+        """Both programs of each stage."""
+        return tuple(zip(self.decode_stages, self.prefill_stages, strict=True))
+
     @cached_property
     def _steps(self) -> StepTimes:
-        return self._timed(False)
+        return self.step_times(self.programs)
 
     @cached_property
     def _exact_steps(self) -> StepTimes:
-        return self._timed(True)
+        return self.step_times(self.programs, exact=True)
 
-    def _timed(self, exact: bool) -> StepTimes:
-        over = self.overhead
-        return step_times(
-            tuple(zip(self.decode_stages, self.prefill_stages, strict=True)), self.chip, self.regime, exact=exact,
-            attention_dp=self.attention_dp, local_experts=self.local_experts, overhead=(over.step, over.sequence),
-        )  # fmt: skip
+    def step_times(
+        self, programs: Sequence[tuple[Graph, Graph]], shallow: Sequence[tuple[Graph, Graph]] = (), beyond: float = 0.0,
+        exact: bool = False,
+    ) -> StepTimes:  # fmt: skip
+        """Evaluate programs as this deployment runs them, as for :func:`roofline.serving.steps.step_times`."""
+        over = (self.overhead.step, self.overhead.sequence)
+        return step_times(programs, self.chip, self.regime, attention_dp=self.attention_dp, exact=exact, beyond=beyond,
+                          local_experts=self.local_experts, overhead=over, shallow=shallow)  # fmt: skip
 
     # --- memory of a device [byte] ---
 

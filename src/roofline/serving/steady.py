@@ -210,13 +210,14 @@ class _Engine:
         return 0.0 if drafting is None else np.where(decodes > 0, drafting(decodes, self.work.context), 0.0)
 
 
-def closed_loop(steps: StepTimes, work: Work, users: Any) -> Steady:
+def closed_loop(steps: StepTimes, work: Work, users: Any, waves: bool = True) -> Steady:
     """Work out what users come to who each send a request, and the next one when the last token has come.
 
     Args:
         steps: Seconds of the server's steps.
         work: Their requests, and what the server may do at a time.
         users: How many there are: a number or an array.
+        waves: Whether the first wave is worked out; else it is as the steady state.
 
     Example:
         >>> import roofline as rl
@@ -227,8 +228,12 @@ def closed_loop(steps: StepTimes, work: Work, users: Any) -> Steady:
     """
     users = np.asarray(users, dtype=np.float64)
     engine, n = _Engine(steps, work), np.minimum(users, max(work.running, 1))
-    wave, last = _first_wave(engine, n)
-    state = _side_by_side(engine, n) if work.mixed else _in_turns(engine, n, wave, last)
+    if work.mixed:
+        state = _side_by_side(engine, n)
+        wave = _first_wave(engine, n)[0] if waves else state.first_token
+    else:
+        wave, last = _first_wave(engine, n)
+        state = _in_turns(engine, n, wave, last)
     cycle = state.first_token + state.per_token * max(work.new_tokens - 1, 1) + work.request_seconds
     # Those who find no blocks wait; by Little's law all users are somewhere.
     waiting = np.maximum(users / n - 1, 0.0) * cycle
@@ -442,7 +447,7 @@ class Apart:
         return float(own * alone), float(own * packed / together / self.servers[0])
 
 
-def closed_apart(steps: StepTimes, work: Work, users: Any, apart: Apart) -> Steady:
+def closed_apart(steps: StepTimes, work: Work, users: Any, apart: Apart, waves: bool = True) -> Steady:
     """Work out what users in a closed loop come to where other servers read their prompts.
 
     Args:
@@ -450,19 +455,24 @@ def closed_apart(steps: StepTimes, work: Work, users: Any, apart: Apart) -> Stea
         work: The requests, and what such a server may do at a time.
         users: How many there are: a number or an array.
         apart: Those that read.
+        waves: Whether the first wave is worked out; else it is as the steady state.
     """
     users = np.asarray(users, dtype=np.float64)
     engine, most, each = _Engine(steps, work), apart.servers[1] * max(work.running, 1), work.decode_steps
     alone, busy = apart.times(work)
     decodes = np.minimum(users, most)
+    each_step = engine.decode(np.arange(max(int(np.ceil(work.running)), 1)) + 1.0)
     for _ in range(ROUNDS):
-        step = engine.decode(np.maximum(np.ceil(decodes / apart.servers[1] - 1e-6), 1))
+        at = np.ceil(decodes / apart.servers[1] - 1e-6).astype(int)
+        step = each_step[np.clip(at, 1, each_step.size) - 1]
         other = alone + apart.transfer + work.request_seconds
         rate = np.minimum(np.minimum(1 / busy, users / (other + each * step)), most / np.maximum(each * step, TINY))
         decodes = (decodes + rate * each * step) / 2
     per_token = (each * step + apart.transfer) / max(work.new_tokens - 1, 1)
     first = users / rate - per_token * max(work.new_tokens - 1, 1)
-    wave, _ = _first_wave(_Engine(apart.reading, apart.reader(work)), np.maximum(users / apart.servers[0], 1.0))
+    wave = first
+    if waves:
+        wave, _ = _first_wave(_Engine(apart.reading, apart.reader(work)), np.maximum(users / apart.servers[0], 1.0))
     running, none = rate * (other + each * step), np.zeros_like(users)
     return Steady(users, running, decodes, first, np.maximum(wave, first), per_token, rate, none, none + alone, step,
                   rate * busy > 1 - 1e-6)  # fmt: skip

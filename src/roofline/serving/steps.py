@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from roofline.cost import half_width, kernel_time, spread, uncertainty, values
 from roofline.counting.counts import Kernel, KernelCount, kernels
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, once_per_graph
 from roofline.ir.sizes import substitute, symbol, symbols
 from roofline.ops.attention import attended
 
@@ -95,7 +95,7 @@ class Table:
 
 
 #: Kernels with how often each runs, at points.
-_Counted = Callable[..., Iterable[tuple[int, KernelCount]]]
+_Counted = Callable[..., Iterable[tuple[float, KernelCount]]]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,10 @@ class _Stage:
         own = np.where(decodes > 0, someone, 0.0)
         each = np.maximum(read / np.maximum(prompts, 1), 1)
         keys = self.keys(np.maximum(read + past * prompts, 1)) if self.keys else 0.0
-        theirs = np.where(reads, self.prompts(np.maximum(read, 1)) + keys + self.reading(each, past, prompts), 0.0)
+        theirs: Any = 0.0
+        if reads.any():
+            each_prompt = self.prompts(np.maximum(read, 1)) + keys + self.reading(each, past, prompts)
+            theirs = np.where(reads, each_prompt, 0.0)
         rows, heads = np.maximum(read + fresh, 1), np.maximum(fresh + np.where(reads, prompts, 0), 1)
         return np.asarray(self.tokens(rows) + self.samples(heads) + own + theirs)
 
@@ -152,13 +155,13 @@ class StepTimes:
         stages: Of the stages of a pipeline, which work on as many shares of the sequences at a time.
         attention_dp: Groups that attend to sequences of their own.
         overhead: What the server adds: to a step, and for each sequence in it [s].
-        half_widths: Ranges of a decode step and of a prefill as natural logarithms of a factor.
+        half_widths: Return the ranges of a decode step and of a prefill, natural logarithms of a factor.
     """
 
     stages: tuple[_Stage, ...]
     attention_dp: int
     overhead: tuple[float, float]
-    half_widths: tuple[float, float]
+    half_widths: Callable[[], tuple[float, float]]
 
     def seconds(
         self, prefill_tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1, queries: int = 1
@@ -220,7 +223,7 @@ class StepTimes:
             prefill_tokens: Tokens of prompts in it.
             decodes: Sequences that get a token.
         """
-        decoding, reading = self.half_widths
+        decoding, reading = self.half_widths()
         rows = np.asarray(prefill_tokens, dtype=np.float64) + decodes
         share = np.asarray(prefill_tokens) / np.maximum(rows, 1)
         return np.asarray(np.exp(decoding + (reading - decoding) * share))
@@ -229,6 +232,7 @@ class StepTimes:
 def step_times(
     programs: Sequence[tuple[Graph, Graph]], chip: Chip, regime: str, *, attention_dp: int = 1,
     local_experts: float = 1.0, overhead: tuple[float, float] = (0.0, 0.0), exact: bool = False,
+    shallow: Sequence[tuple[Graph, Graph]] = (), beyond: float = 0.0,
 ) -> StepTimes:  # fmt: skip
     """Evaluate the programs of a deployment, decode and prefill of each stage, on their grids.
 
@@ -240,17 +244,37 @@ def step_times(
         local_experts: How much fewer experts a device holds than the programs say, each as much wider.
         overhead: Added to each step, and for each sequence in it [s].
         exact: Evaluate each point that is asked for instead: faster for fewer than some hundred.
+        shallow: Programs of a model of fewer layers: times are then those of a deeper one, on the line through both.
+        beyond: How far behind the programs it lies, as a share of the way between the two.
     """
     time = _Timer(chip, regime, local_experts)
+    if shallow:
+        return _deeper(programs, shallow, beyond, time, attention_dp, overhead)
     pairs = list(_distinct(programs))
     known = {
         id(decode): _stage(decode, prefill, time, exact)
         for decode, prefill in {id(pair[0]): pair for pair in pairs}.values()
     }
     every = [known[id(decode)] for decode, _ in pairs]
-    widths = tuple(time.half_width(graph, sizes) for graph, sizes in
-                   zip(programs[-1], ({"B": 32.0, "C": 4096.0}, {"B": 1.0, "S": 4096.0}), strict=True))  # fmt: skip
-    return StepTimes(tuple(every), attention_dp, overhead, (widths[0], widths[1]))
+    return StepTimes(tuple(every), attention_dp, overhead, lru_cache(partial(_widths, time, *programs[-1])))
+
+
+def _deeper(
+    programs: Sequence[tuple[Graph, Graph]], shallow: Sequence[tuple[Graph, Graph]], beyond: float, time: _Timer,
+    attention_dp: int, overhead: tuple[float, float],
+) -> StepTimes:  # fmt: skip
+    every = tuple(_stage(*own, time, False, less, beyond) for own, less in zip(programs, shallow, strict=True))
+    widths = partial(_widths, time, *programs[-1], shallow[-1], beyond)
+    return StepTimes(every, attention_dp, overhead, lru_cache(widths))
+
+
+def _widths(
+    time: _Timer, decode: Graph, prefill: Graph, shallow: tuple[Graph, Graph] | None = None, beyond: float = 0.0
+) -> tuple[float, float]:
+    """Return the ranges of a decode step and of a prefill as natural logarithms of a factor."""
+    less = shallow or (decode, prefill)
+    decoding = time.half_width(decode, {"B": 32.0, "C": 4096.0}, less[0], beyond)
+    return decoding, time.half_width(prefill, {"B": 1.0, "S": 4096.0}, less[1], beyond)
 
 
 def _distinct(programs: Sequence[tuple[Graph, Graph]]) -> Iterable[tuple[Graph, Graph]]:
@@ -272,7 +296,7 @@ class _Timer:
         """Add up times of kernels over a grid."""
         return Table(axes, self.sum(counted(*np.meshgrid(*axes, indexing="ij")), tuple(map(len, axes))))
 
-    def sum(self, counted: Iterable[tuple[int, KernelCount]], shape: tuple[int, ...]) -> Floats:
+    def sum(self, counted: Iterable[tuple[float, KernelCount]], shape: tuple[int, ...]) -> Floats:
         """Add up times of kernels, each as often as it runs."""
         total = np.zeros(shape)
         for count, row in counted:
@@ -294,18 +318,24 @@ class _Timer:
         """Tell whether figures of attention have the way of new keys into a paged cache in them."""
         return values(self.chip, "attention", self.regime).get("append", 1.0) > 1
 
-    def half_width(self, graph: Graph, sizes: dict[str, float]) -> float:
-        timed = [(kernel.count, self.one(kernel.at(sizes))) for kernel in kernels(graph)]
+    def half_width(self, graph: Graph, sizes: dict[str, float], shallow: Graph, beyond: float) -> float:
+        pairs = zip(kernels(graph), kernels(shallow), strict=True)
+        timed = [(own.count + beyond * (own.count - less.count), self.one(own.at(sizes))) for own, less in pairs]
         whole = sum(count * time.expected for count, time in timed)
-        parts = {name: seconds / whole for name, seconds in uncertainty(timed).items()}
+        parts = {name: seconds / whole for name, seconds in uncertainty(timed).items()}  # type: ignore[arg-type]
         return float(half_width({**parts, "whole_program": spread(self.chip, "whole_program", "program")}))
 
 
-def _stage(decode: Graph, prefill: Graph, time: _Timer, exact: bool) -> _Stage:
-    ways = _ways(decode, prefill, skip_cache=time.appends())
+def _stage(
+    decode: Graph, prefill: Graph, time: _Timer, exact: bool = False, shallow: tuple[Graph, Graph] | None = None,
+    beyond: float = 0.0,
+) -> _Stage:  # fmt: skip
+    ways = _ways(decode, prefill, time.appends())
+    if shallow is not None:
+        ways = _on_line(_ways(*shallow, time.appends()), ways, beyond)
 
     def over(name: str, axes: tuple[Floats, ...], count: Callable[..., KernelCount]) -> Times:
-        def counted(*at: Floats) -> list[tuple[int, KernelCount]]:
+        def counted(*at: Floats) -> list[tuple[float, KernelCount]]:
             return [(often, count(kernel, *at)) for often, kernel in ways[name]]
 
         return _Exact(time, counted) if exact and ways[name] else time.total(counted, axes)
@@ -325,9 +355,10 @@ def _stage(decode: Graph, prefill: Graph, time: _Timer, exact: bool) -> _Stage:
 
 # --- which kernel is evaluated over what ----------------------------------------------------------------------------
 
-_Ways = dict[str, list[tuple[int, Kernel]]]
+_Ways = dict[str, list[tuple[float, Kernel]]]
 
 
+@once_per_graph
 def _ways(decode: Graph, prefill: Graph, skip_cache: bool) -> _Ways:
     """Sort the kernels of both programs by what a mixed step evaluates them over, each with how often it runs."""
     ways: _Ways = {name: [] for name in ("tokens", "samples", "sequences", "prompts", "keys", "decoding", "reading")}
@@ -348,6 +379,15 @@ def _ways(decode: Graph, prefill: Graph, skip_cache: bool) -> _Ways:
     for kernel in own:
         ways["decoding" if "C" in _depends(kernel) else "sequences"].append((left[id(kernel)], kernel))
     return {name: [(count, kernel) for count, kernel in some if count] for name, some in ways.items()}
+
+
+def _on_line(small: _Ways, large: _Ways, beyond: float) -> _Ways:
+    """Return how often kernels run in a model that is deeper than two others, of the same kernels."""
+    return {
+        name: [(count + beyond * (count - less), kernel)
+               for (count, kernel), (less, _) in zip(some, small[name], strict=True)]
+        for name, some in large.items()
+    }  # fmt: skip
 
 
 def _only_in_prefill(kernel: Kernel) -> str:

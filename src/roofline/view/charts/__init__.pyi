@@ -26,6 +26,8 @@ from .pareto import Pareto as Pareto
 from .pareto import plot_pareto as plot_pareto
 from .passes import PassEffects as PassEffects
 from .passes import plot_passes as plot_passes
+from .plan import PlanFront as PlanFront
+from .plan import plot_plan as plot_plan
 from .ranks import RankTimes as RankTimes
 from .ranks import plot_ranks as plot_ranks
 from .requests import RequestTokens as RequestTokens

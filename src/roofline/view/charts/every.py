@@ -30,6 +30,7 @@ from roofline.measurement.tuning.tune import Tuning
 from roofline.planning.memory import MemoryPlan
 from roofline.quant.bit_widths import BitWidths
 from roofline.serving.cache_policies import CachePolicies
+from roofline.serving.plans.planning import Plan
 from roofline.serving.requests import Request
 from roofline.serving.service import Service
 from roofline.serving.simulation import Simulation
@@ -46,6 +47,7 @@ from roofline.view.charts.memory import plot_memory, plot_memory_over_time
 from roofline.view.charts.memory_plan import plot_memory_plan
 from roofline.view.charts.pareto import plot_pareto
 from roofline.view.charts.passes import plot_passes
+from roofline.view.charts.plan import plot_plan
 from roofline.view.charts.ranks import plot_ranks
 from roofline.view.charts.requests import plot_request
 from roofline.view.charts.roof import Roofline, plot_roofline
@@ -91,6 +93,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (Scaling, {"scaling": plot_scaling}),
     (Schedules, {"schedules": plot_schedules}),
     (Service, {"service": plot_service}),
+    (Plan, {"plan": plot_plan}),
     (Request, {"request": plot_request, "memory": plot_memory}),
     (Simulation, {"server": plot_simulation}),
     (CachePolicies, {"cache": plot_cache_policies}),

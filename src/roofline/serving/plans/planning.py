@@ -1,0 +1,538 @@
+"""The best deployment of a model under limits, and why: chips, their number, layout, formats, users and chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.frontends.source import Program, as_graph
+from roofline.hardware.library import AnyChip, chip_list
+from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.numbers import finite_number, whole_number
+from roofline.ir.report import Report
+from roofline.ir.units import format_bytes, format_si, parse
+from roofline.programs.library import find_model
+from roofline.programs.modelfile import load_model_file
+from roofline.serving.deployment import Deployment
+from roofline.serving.plans.flags import BACKENDS, Launch, Server, launch
+from roofline.serving.plans.search import Arrangement, Load, Rows, searched
+from roofline.serving.plans.space import CHUNKS, Space
+
+Floats = NDArray[np.float64]
+
+#: Points of a front, and answers of chips, that are listed at most.
+LISTED = 12
+#: What a plan leaves out.
+NOT_MODELLED = (
+    "whether narrower formats keep the model's accuracy: roofline.quant measures that",
+    "requests that differ in length, and time of the server between steps",
+    "groups that share layers over more than a node of eight",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """One arrangement of chips at one load; from :func:`roofline.serving.plan`.
+
+    Attributes:
+        arrangement: Its servers.
+        copies: How many such arrangements share the requests.
+        users: Requests in the system, of all copies.
+        ttft: Time to the first token [s].
+        tpot: Time per further token [s].
+        rate: Requests in a second, of all copies.
+        running: Requests that may run at a time in each server that decodes.
+        new_tokens: Tokens of a request.
+        price: Of all chips for an hour; ``None`` without prices.
+        context: Positions of a sequence at most.
+    """
+
+    arrangement: Arrangement
+    copies: int
+    users: float
+    ttft: float
+    tpot: float
+    rate: float
+    running: float
+    new_tokens: int
+    price: float | None
+    context: int
+
+    @property
+    def engine(self) -> Deployment:
+        """The server that decodes."""
+        return self.arrangement.engine
+
+    @property
+    def devices(self) -> int:
+        """All chips."""
+        return self.arrangement.devices * self.copies
+
+    @property
+    def tokens_per_s_per_chip(self) -> float:
+        """New tokens in a second for each chip."""
+        return self.rate * self.new_tokens / self.devices
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """Tokens that a user sees in a second once they come."""
+        return 1 / self.tpot
+
+    @property
+    def cost_per_million(self) -> float | None:
+        """Price of a million new tokens; ``None`` without prices."""
+        return None if self.price is None else self.price / 3600 / (self.rate * self.new_tokens) * 1e6
+
+    @property
+    def memory(self) -> float:
+        """Bytes that a device of a server that decodes holds while as many run as there are users."""
+        each, once = self.engine.cache_bytes(self.context)
+        servers = self.arrangement.servers[1] * self.copies
+        sequences = np.ceil(min(self.users / servers, self.running) / self.engine.attention_dp)
+        return float(self.engine.memory().total + sequences * float(each) + float(once))
+
+    @property
+    def chips(self) -> str:
+        """Names of its chips."""
+        reading = self.arrangement.reading
+        names = [self.engine.chip.name] if reading is None else [reading.chip.name, self.engine.chip.name]
+        return " + ".join(dict.fromkeys(names))
+
+    @property
+    def layout(self) -> str:
+        """Say its servers in words."""
+        one, reading, (readers, decoders) = (
+            self.engine,
+            self.arrangement.reading,
+            self.arrangement.servers,
+        )
+        if reading is None:
+            return f"{self.copies} x ({_words(one)})"
+        times = f"{self.copies} x " if self.copies > 1 else ""
+        return f"{times}({readers} prefill {_words(reading)}; {decoders} decode {_words(one)})"
+
+    @property
+    def short(self) -> str:
+        """Say the same in few columns: ``2 x tp4``, or ``3 x tp1 > 2 x tp4`` where the first only read prompts."""
+        one, reading, (readers, decoders) = (
+            self.engine,
+            self.arrangement.reading,
+            self.arrangement.servers,
+        )
+        first = [] if reading is None else [f"{readers * self.copies} x {_words(reading, '')}"]
+        return " > ".join([*first, f"{decoders * self.copies} x {_words(one, '')}"])
+
+    @property
+    def formats(self) -> str:
+        """Say its number formats."""
+        return f"{self.engine.weights or 'own'}/{self.engine.cache or 'own'}"
+
+    def servers(self, model: str) -> list[Server]:
+        """Return its servers in the words of :mod:`roofline.serving.plans.flags`."""
+        readers, decoders = self.arrangement.servers
+        each = self.users / max(decoders * self.copies, 1)
+        decode = _server(self, self.engine, model, "both" if self.arrangement.reading is None else "decode",
+                         decoders * self.copies, int(min(max(np.ceil(each), 1), self.running)))  # fmt: skip
+        if self.arrangement.reading is None:
+            return [decode]
+        reading = self.arrangement.reading
+        at_once = max(int(reading.budget // max(self.context - self.new_tokens, 1)), 1)
+        return [
+            _server(self, reading, model, "prefill", readers * self.copies, at_once),
+            decode,
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        one, reading, (readers, decoders) = (
+            self.engine,
+            self.arrangement.reading,
+            self.arrangement.servers,
+        )
+        return {
+            "chip": one.chip.name, "devices": self.devices, "copies": self.copies, **_layout(one),
+            "weights": one.weights, "activations": one.activations, "cache": one.cache, "chunk": one.chunk,
+            "prefill": None if reading is None else {"chip": reading.chip.name, "servers": readers,
+                                                     "decode_servers": decoders, **_layout(reading)},
+            "users": self.users, "ttft_s": self.ttft, "tpot_s": self.tpot, "rate_per_s": self.rate,
+            "tokens_per_s_per_chip": self.tokens_per_s_per_chip, "tokens_per_s_per_user": self.tokens_per_s_per_user,
+            "running_limit": int(self.running), "cost_per_million": self.cost_per_million,
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return (f"<Answer {self.devices} x {self.chips}, {self.layout}, {self.formats}, {self.users:g} users: "
+                f"{self.tokens_per_s_per_chip:,.0f} tokens/s/chip, {format_si(self.ttft, 's')} to the first, "
+                f"{format_si(self.tpot, 's')} per token>")  # fmt: skip
+
+
+def _layout(one: Deployment) -> dict[str, int]:
+    return {"tp": one.tp, "pp": one.pp, "ep": one.ep, "attention_dp": one.attention_dp}
+
+
+def _words(one: Deployment, space: str = " ") -> str:
+    shown = {"tp": one.tp, "pp": one.pp, "dp": one.attention_dp, "ep": one.ep}
+    return " ".join(f"{name}{space}{size}" for name, size in shown.items() if size > 1 or name == "tp")
+
+
+def _server(answer: Answer, one: Deployment, model: str, role: str, instances: int, running: int) -> Server:
+    need, capacity = one.memory(), float(one.chip.capacity)
+    cache = max(one.room - float(need.total), 0.0)
+    return Server(
+        model, one.tp, one.pp, one.ep, one.attention_dp, one.weights, one.cache, one.chunk, running, answer.context,
+        one.block, one.memory_share, (cache + float(need.weights)) / capacity, cache / (capacity - float(need.total)),
+        one.mixed, role, instances,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Report):
+    """The best arrangement under limits, and what else there is.
+
+    From :func:`roofline.serving.plan`.
+
+    Attributes:
+        model: The model.
+        checkpoint: Its name where servers find it.
+        load: What users ask for.
+        space: What was searched.
+        rows: Every candidate.
+        prices: Of a chip for an hour, by name; empty without.
+        seconds: What the search took [s].
+        nothing: Where nothing was found, what is nearest and what would do, in a line.
+    """
+
+    schema = "plan"
+
+    model: str
+    checkpoint: str
+    load: Load
+    space: Space
+    rows: Rows
+    prices: Mapping[str, float]
+    nothing: str = ""
+
+    # --- which candidates ---
+
+    @cached_property
+    def value(self) -> Floats:
+        """Tokens in a second for each chip, or for a unit of money an hour where there are prices."""
+        per = self.rows.prices(self.prices) if self.prices else self.rows.devices
+        return np.asarray(self.rows.rate * self.rows.copies * self.load.new_tokens / per)
+
+    @cached_property
+    def meets(self) -> NDArray[np.bool_]:
+        """True for candidates within all limits."""
+        return np.asarray(self.in_time & (self.rows.tpot <= self.load.tpot))
+
+    @cached_property
+    def in_time(self) -> NDArray[np.bool_]:
+        """True for those that give the first token in time."""
+        rows, load = self.rows, self.load
+        return np.asarray(np.isfinite(rows.ttft) & (rows.ttft <= load.ttft) & (rows.rate > 0))
+
+    def answer(self, at: int) -> Answer:
+        """Return a candidate."""
+        rows, copies = self.rows, int(self.rows.copies[at])
+        one = rows.arrangements[int(rows.which[at])]
+        price = one.price(self.prices) * copies if self.prices else None
+        return Answer(one, copies, float(rows.users[at]) * copies, float(rows.ttft[at]), float(rows.tpot[at]),
+                      float(rows.rate[at]) * copies, float(rows.running[at]), self.load.new_tokens, price,
+                      self.load.prompt + self.load.new_tokens)  # fmt: skip
+
+    def _best(self, among: NDArray[np.bool_]) -> int | None:
+        """Return the best of some candidates: the most for the money or the chips, then the fastest."""
+        if not among.any():
+            return None
+        at = np.flatnonzero(among)
+        return int(at[np.lexsort((self.rows.tpot[at], -self.value[at]))[0]])
+
+    @cached_property
+    def _order(self) -> int | None:
+        return self._best(self.meets)
+
+    @cached_property
+    def best(self) -> Answer | None:
+        """The best within all limits; ``None`` where there is none."""
+        return None if self._order is None else self.answer(self._order)
+
+    @cached_property
+    def runner_up(self) -> Answer | None:
+        """The best of another layout, format or chip."""
+        if self._order is None:
+            return None
+        keys = np.asarray([hash(_key(one)) for one in self.rows.arrangements])
+        other = self._best(self.meets & (keys[self.rows.which] != keys[self.rows.which[self._order]]))
+        return None if other is None else self.answer(other)
+
+    @cached_property
+    def by_chip(self) -> tuple[Answer, ...]:
+        """The best of each chip alone."""
+        names = np.asarray([_chips(one) for one in self.rows.arrangements])[self.rows.which]
+        best = (self._best(self.meets & (names == chip.name)) for chip in self.space.chips)
+        return tuple(self.answer(at) for at in best if at is not None)
+
+    @cached_property
+    def front(self) -> tuple[int, ...]:
+        """Candidates with the first token in time that no other beats in both rates; the fastest user's first."""
+        return front(1 / np.maximum(self.rows.tpot, 1e-30), self.value, self.in_time)
+
+    # --- why ---
+
+    @cached_property
+    def binding(self) -> str:
+        """Say which limit keeps more users, or fewer chips, from the best."""
+        if self._order is None:
+            return ""
+        rows, at, load = self.rows, self._order, self.load
+        if load.qps is not None:
+            fewer = (rows.which == rows.which[at]) & (rows.copies < rows.copies[at])
+            return _exceeded(rows, np.flatnonzero(fewer)[-1:], load) or "chips: one server more or less"
+        more = (rows.which == rows.which[at]) & (rows.users > rows.users[at])
+        if not more.any():
+            return f"memory: no more than {rows.running[at]:,.0f} sequences fit each server that decodes"
+        return _exceeded(rows, np.flatnonzero(more)[:1], load) or "none: more users give no more tokens"
+
+    def launches(self, backend: str | None = None) -> list[Launch]:
+        """Return how backends start the best.
+
+        Args:
+            backend: ``vllm``, ``sglang`` or ``trtllm``; all of them when absent.
+
+        Raises:
+            UsageError: No such backend, or nothing was found.
+        """
+        if self.best is None:
+            raise UsageError(f"no flags: {self.nothing}")
+        names = tuple(BACKENDS) if backend is None else (backend,)
+        return [launch(server, name) for name in names for server in self.best.servers(self.checkpoint)]
+
+    # --- as data ---
+
+    def subject(self) -> dict[str, Any]:
+        """Return the model, the chips and what is asked for."""
+        load = self.load
+        limits = {
+            "ttft_s": _finite(load.ttft),
+            "tpot_s": _finite(load.tpot),
+            "qps": load.qps,
+        }
+        return {"model": self.model, "phase": "serving", "chip": [chip.name for chip in self.space.chips],
+                "sizes": {"prompt": load.prompt, "new_tokens": load.new_tokens}, "limits": limits}  # fmt: skip
+
+    def summary(self) -> dict[str, Any]:
+        """Return the best and why, the runner-up, the best of each chip, and launch flags."""
+
+        def one(answer: Answer | None) -> dict[str, Any] | None:
+            return None if answer is None else answer.record()
+
+        return {
+            "candidates": self.rows.size, "within_limits": int(self.meets.sum()), "binding": self.binding,
+            "best": one(self.best), "runner_up": one(self.runner_up), "by_chip": [a.record() for a in self.by_chip],
+            "nothing": self.nothing, "prices": dict(self.prices) or None,
+            "launches": [] if self.best is None else [each.record() for each in self.launches()],
+            "not_modelled": list(NOT_MODELLED),
+        }  # fmt: skip
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the front, a row for each point."""
+        return [{**self.answer(at).record(), "meets": bool(self.meets[at])} for at in self.front]
+
+    def __repr__(self) -> str:
+        best = self.nothing if self.best is None else repr(self.best)
+        return f"<Plan for {self.model}: {self.rows.size:,} candidates, {best}>"
+
+
+def _finite(value: float) -> float | None:
+    return None if value == np.inf else value
+
+
+def _key(one: Arrangement) -> tuple[Any, ...]:
+    """Return what tells arrangements apart: chips, layouts, formats, who reads; not the chunk or numbers."""
+    every = [one.engine] if one.reading is None else [one.engine, one.reading]
+    return tuple((each.chip.name, *_layout(each).values(), each.weights, each.cache) for each in every)
+
+
+def _chips(one: Arrangement) -> str:
+    names = {one.engine.chip.name, *([one.reading.chip.name] if one.reading else [])}
+    return "+".join(sorted(names))
+
+
+def _exceeded(rows: Rows, at: NDArray[np.int64], load: Load) -> str:
+    """Say which limit a candidate does not meet."""
+    for i in at:
+        for name, values, limit in (
+            ("tpot", rows.tpot, load.tpot),
+            ("ttft", rows.ttft, load.ttft),
+        ):
+            if values[i] > limit:
+                if load.qps is None:
+                    users = rows.users[i] * rows.copies[i]
+                    return f"--{name}: with {users:,.0f} users it would be {_reached(values[i])}"
+                return f"--{name}: with {rows.devices[i]:,} of these chips it would be {_reached(values[i])}"
+    return ""
+
+
+def _reached(seconds: float) -> str:
+    return format_si(float(seconds), "s") if np.isfinite(seconds) else "without end: requests come faster than they go"
+
+
+def front(x: Floats, y: Floats, among: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Return the points of which no other has more of both, the largest of ``x`` first.
+
+    Example:
+        >>> front(np.array([3.0, 2.0, 1.0]), np.array([1.0, 0.5, 2.0]), np.array([True, True, True]))
+        (0, 2)
+    """
+    at = np.flatnonzero(among)
+    order = at[np.lexsort((-y[at], -x[at]))]
+    best = np.maximum.accumulate(np.concatenate([[-np.inf], y[order]]))[:-1]
+    return tuple(int(i) for i in order[y[order] > best])
+
+
+# --- the public function ----------------------------------------------------------------------------------------------
+
+
+def plan(
+    model: Program, chips: AnyChip | Sequence[AnyChip], *, prompt: int, new_tokens: int,
+    ttft: str | float | None = None, tpot: str | float | None = None, qps: float | None = None,
+    prices: Mapping[str, float] | None = None, counts: Iterable[int] = range(1, 17),
+    weights: Sequence[str] | None = None, cache: Sequence[str] | None = None, split: bool = True,
+    chunks: Sequence[int] | None = None, points: int = 64, link: str | float = 50e9, **fixed: Any,
+) -> Plan:  # fmt: skip
+    """Search chips, numbers, layouts, formats, users and chunks for the best deployment within limits.
+
+    Args:
+        model: A shipped name, or the path of a model file or config.
+        chips: Names or chips that may serve it.
+        prompt: Tokens of a prompt.
+        new_tokens: Tokens that a request gets.
+        ttft: Time to the first token at most [s], a number or text such as ``"2 s"``.
+        tpot: Time per further token at most [s].
+        qps: Requests in a second that come at random: then the fewest chips, or the cheapest, that answer them. Without
+            it, a closed loop of as many users as gives the most tokens a second for each chip.
+        prices: Of a chip for an hour by its name, in any currency; no price ships with the library.
+        counts: Numbers of chips that are allowed.
+        weights: Formats of weights; those that a chip has units for when absent, ``""`` for the model's own.
+        cache: Formats of the cache, likewise.
+        split: Whether servers that read prompts and others that decode are looked at.
+        chunks: Tokens of a step of a group at most that are looked at.
+        points: Numbers of users that are looked at between one and what fits.
+        link: Way of a cache from a chip that reads to one that decodes [byte/s].
+        fixed: Other options of :func:`roofline.serving.deployment`, such as ``block``.
+
+    Returns:
+        The best and why, what is next to it, and the front of rates.
+
+    Raises:
+        UsageError: A limit, a price or a number that cannot be, or no layout.
+
+    Example:
+        >>> found = plan("gpt2", "h100-sxm", prompt=200, new_tokens=20, tpot="20 ms", counts=[1], points=8)
+        >>> found.best.tpot <= 0.02, found.binding.split(":")[0] in ("--tpot", "memory", "none")
+        (True, True)
+    """
+    listed = tuple(chip_list(chips))
+    numbers = sorted({whole_number("counts", count) for count in counts})
+    load = Load(
+        whole_number("prompt", prompt, most=10**7), whole_number("new_tokens", new_tokens, most=10**7),
+        _limit("ttft", ttft), _limit("tpot", tpot), None if qps is None else finite_number("qps", qps, 1e-9),
+        parse(link, "B/s", "link"),
+    )  # fmt: skip
+    if not numbers:
+        raise UsageError("counts=(): allow at least one number of chips")
+    chunks = CHUNKS if chunks is None else tuple(chunks)
+    space = Space(listed, tuple(numbers), weights=_formats(weights), cache=_formats(cache), split=split, points=points,
+                  chunks=chunks)  # fmt: skip
+    rows, every = searched(model, space, load, fixed)
+    name = as_graph(model, None, fixed.get("dtype"), implied="decode").title
+    made = Plan(name, _checkpoint(model), load, space, rows, _prices(prices, listed))
+    return made if made.best is not None else replace(made, nothing=_nearest(made, every))
+
+
+def _limit(name: str, value: str | float | None) -> float:
+    limit = np.inf if value is None else parse(value, "s", name)
+    if limit <= 0:
+        raise UsageError(f"{name}={value!r}: limits must be positive")
+    return float(limit)
+
+
+def _formats(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple("" if name in ("own", "bf16") else name for name in names)
+
+
+def _prices(prices: Mapping[str, float] | None, chips: Sequence[Any]) -> dict[str, float]:
+    """Return prices by the chips' own names, one of each chip."""
+    if not prices:
+        return {}
+    priced = {name: finite_number(f"price of {name}", price, 1e-9) for name, price in prices.items()}
+    missing = [chip.name for chip in chips if chip.name not in priced]
+    if missing:
+        raise UsageError(f"prices have none of {', '.join(missing)}; given: {', '.join(priced)}")
+    return priced
+
+
+def _checkpoint(model: Program) -> str:
+    """Return the name by which servers find a model: that of Hugging Face where there is one."""
+    try:
+        aliases = load_model_file(find_model(model)).aliases  # type: ignore[arg-type]
+    except (RooflineError, TypeError, AttributeError):
+        return str(model)
+    named = [alias for alias in aliases if "/" in alias]
+    return named[0] if named else str(model if isinstance(model, str | Path) else "MODEL")
+
+
+def _nearest(made: Plan, every: Sequence[Any]) -> str:
+    """Say what is nearest where nothing is within the limits, and what would do."""
+    rows, load = made.rows, made.load
+    if not rows.size:
+        return _too_large(made, every)
+    goes = (rows.rate > 0) & np.isfinite(rows.ttft)
+    first, each = (np.where(goes, values, 0.0) for values in (rows.ttft, rows.tpot))
+    over = np.where(goes, np.maximum(first / load.ttft, each / load.tpot), np.inf)
+    at = int(np.argmin(over))
+    if not np.isfinite(over[at]):
+        most = rows.devices.max()
+        more = f"--counts 1..{4 * most}, or faster chips"
+        return f"{load.qps:g} requests/s are more than {most:,} chips answer; what would: {more}"
+    one = made.answer(at)
+    slower = [f"--{name} {_at_least(value)}" for name, value, limit in
+              (("ttft", one.ttft, load.ttft), ("tpot", one.tpot, load.tpot)) if value > limit]  # fmt: skip
+    return (f"nothing meets the limits; nearest: {one.devices} x {one.chips}, {one.layout}, {one.formats}, with "
+            f"{format_si(one.ttft, 's')} to the first token and {format_si(one.tpot, 's')} per token; "
+            f"what would: {' '.join(slower)}, or faster chips")  # fmt: skip
+
+
+def _at_least(seconds: float) -> str:
+    """Return a limit that a time meets, in milliseconds rounded up.
+
+    Example:
+        >>> _at_least(0.0061301)
+        '6.14ms'
+    """
+    scale = 10 ** (np.floor(np.log10(seconds * 1e3)) - 2)
+    return f"{float(np.ceil(seconds * 1e3 / scale - 1e-9) * scale):.6g}ms"
+
+
+def _too_large(made: Plan, every: Sequence[Any]) -> str:
+    """Say what would fit where no server holds a single request."""
+    load = made.load
+    context = load.prompt + load.new_tokens
+    one = max(
+        every,
+        key=lambda each: each.room - float(each.memory().total) - float(each.cache_bytes(context)[0]),
+    )
+    need = float(one.memory().total) + float(sum(one.cache_bytes(context)))
+    tried = [2**k for k in range(context.bit_length())]
+    fit = [length for length in tried if float(one.sequences_that_fit(length)) >= 1]
+    more = int(2 ** np.ceil(np.log2(one.devices * need / one.room)))
+    shorter = f"a context of {fit[-1]:,} tokens, or " if fit else ""
+    narrower = ", or --weights int4-g128" if one.weights != "int4-g128" else ""
+    sizes = f"needs {format_bytes(need)} of {format_bytes(one.room)}"
+    return (f"nothing fits; nearest: {one.layout} on {one.devices} x {one.chip.name}, where one request {sizes}; "
+            f"what would: {shorter}--counts 1..{more}{narrower}")  # fmt: skip

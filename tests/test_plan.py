@@ -1,0 +1,299 @@
+"""Plans: nothing on a front is beaten, answers are within limits and memory, and a search agrees with one by one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import roofline as rl
+from roofline.cli import main
+from roofline.serving.deployment import deployment
+from roofline.serving.plans.flags import BACKENDS, Server, launch
+from roofline.serving.plans.planning import front
+from roofline.serving.plans.repeated import deep, depth_of
+from tests.profiles import examples
+
+SMALL: dict[str, Any] = {"prompt": 1000, "new_tokens": 100, "counts": [1, 2], "points": 6, "chunks": [2048]}
+
+
+@pytest.fixture(scope="module")
+def small() -> rl.serving.Plan:
+    return rl.serving.plan("llama-3-8b", ["h100-sxm", "l40s"], ttft="1 s", tpot="12 ms", weights=["own", "fp8"],
+                           cache=["own"], **SMALL)  # fmt: skip
+
+
+# --- a deep model from shallow ones -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("llama-3-8b", {"tp": 2, "weights": "fp8", "cache": "fp8"}), ("gemma-2-2b", {"pp": 2}),
+        ("deepseek-v2-lite", {"attention_dp": 2, "weights": "fp8"}), ("gpt-oss-20b", {"tp": 2}),
+    ],
+)  # fmt: skip
+def test_a_deep_model_lies_on_the_line_through_shallow_ones(model: str, layout: dict[str, Any]) -> None:
+    whole = deployment(model, "h100-sxm", **layout)
+    other = deep(whole)
+    assert depth_of(model, None, (), whole.pp) is not None
+    read, decodes = np.array([0, 0, 1000, 4096, 777.0]), np.array([1, 64, 0, 33, 500.0])
+    times = [one.steps().seconds(read, 100, decodes, 3000, 2) for one in (whole, other)]
+    np.testing.assert_allclose(times[1], times[0], rtol=1e-12)
+    ranges = [one.steps().factor(read, decodes) for one in (whole, other)]
+    np.testing.assert_allclose(ranges[1], ranges[0], rtol=1e-9)
+    for stage in range(whole.pp):
+        assert float(other.memory(stage).total) == pytest.approx(float(whole.memory(stage).total), rel=1e-12)
+    assert other.sequences_that_fit(4500) == whole.sequences_that_fit(4500)
+
+
+def test_a_model_whose_layers_do_not_repeat_is_built_as_it_is() -> None:
+    assert depth_of("llama-3-8b", None, (("layers", 3),), 1) is None
+    assert depth_of("deepseek-v3", None, (), 2) is None  # 61 layers in two stages
+
+
+# --- the search -------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_is_that_of_serving_one_by_one(small: rl.serving.Plan) -> None:
+    """Every candidate of one kind of server is served by itself: the same figures, and the same optimum."""
+    made = rl.serving.plan("llama-3-8b", ["h100-sxm", "l40s"], ttft="1 s", tpot="12 ms", split=False,
+                           weights=["fp8"], cache=["own"], **SMALL)  # fmt: skip
+    best = 0.0
+    for at, one in enumerate(made.rows.arrangements):
+        users = made.rows.users[made.rows.which == at].astype(int).tolist()
+        each = one.engine
+        served = rl.serving.serve(
+            "llama-3-8b", each.chip, prompt=1000, new_tokens=100, concurrency=users, tp=each.tp, pp=each.pp,
+            weights=each.weights, cache=each.cache, chunk=each.chunk, ttft="1 s", tpot="12 ms",
+        )  # fmt: skip
+        rows = made.rows.which == at
+        np.testing.assert_allclose(made.rows.ttft[rows], served.ttft, rtol=1e-9)
+        np.testing.assert_allclose(made.rows.tpot[rows], served.tpot, rtol=1e-9)
+        best = max(best, float((served.tokens_per_s_per_chip * served.meets).max()))
+    assert made.best is not None
+    assert made.best.tokens_per_s_per_chip == pytest.approx(best, rel=1e-9)
+
+
+def test_split_servers_are_those_of_serve(small: rl.serving.Plan) -> None:
+    split = [at for at, one in enumerate(small.rows.arrangements) if one.reading is not None]
+    assert split
+    one = small.rows.arrangements[split[0]]
+    rows = small.rows.which == split[0]
+    assert one.reading is not None
+    users = small.rows.users[rows].astype(int).tolist()
+    served = rl.serving.serve(
+        "llama-3-8b", one.engine.chip, prompt=1000, new_tokens=100, concurrency=users,
+        tp=one.engine.tp, pp=one.engine.pp, weights=one.engine.weights, cache=one.engine.cache, chunk=one.engine.chunk,
+        prefill_chip=one.reading.chip, prefill_tp=one.reading.tp, servers=one.servers,
+    )  # fmt: skip
+    np.testing.assert_allclose(small.rows.tpot[rows], served.tpot, rtol=1e-9)
+    np.testing.assert_allclose(small.rows.rate[rows], served.steady.rate, rtol=1e-9)
+
+
+def test_every_answer_is_within_memory_and_limits(small: rl.serving.Plan) -> None:
+    for at in np.flatnonzero(small.meets).tolist():
+        one = small.answer(at)
+        assert one.ttft <= 1
+        assert one.tpot <= 0.012
+        assert one.devices in (1, 2)
+        assert one.memory <= one.engine.room * (1 + 1e-9)
+    best, other = small.best, small.runner_up
+    assert best is not None
+    assert other is not None
+    assert best.tokens_per_s_per_chip == max(
+        small.answer(at).tokens_per_s_per_chip for at in np.flatnonzero(small.meets)
+    )
+    assert other.tokens_per_s_per_chip <= best.tokens_per_s_per_chip
+    assert small.binding
+
+
+def test_no_point_of_the_front_is_beaten(small: rl.serving.Plan) -> None:
+    speed, value = 1 / small.rows.tpot, small.value
+    for at in small.front:
+        assert small.in_time[at]
+        more = small.in_time & (speed >= speed[at]) & (value >= value[at]) & ((speed > speed[at]) | (value > value[at]))
+        assert not more.any()
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.booleans()), max_size=30))
+@settings(max_examples=examples(100))
+def test_a_front_has_all_that_is_not_beaten(points: list[tuple[int, int, bool]]) -> None:
+    x, y, among = (np.asarray([point[i] for point in points], dtype=float) for i in range(3))
+    chosen = set(front(x, y, among.astype(bool)))
+    at = [i for i in range(len(points)) if points[i][2]]
+    for i in at:
+        beaten = any(x[j] >= x[i] and y[j] >= y[i] and (x[j] > x[i] or y[j] > y[i]) for j in at)
+        same = any(x[j] == x[i] and y[j] == y[i] and j in chosen for j in at)
+        assert (not beaten) == (i in chosen or same)
+
+
+def test_a_rate_takes_the_fewest_chips_or_the_cheapest() -> None:
+    options = {**SMALL, "counts": range(1, 5), "split": False, "weights": ["own"], "cache": ["own"]}
+    few = rl.serving.plan("llama-3-8b", "h100-sxm", qps=20, ttft="2 s", tpot="30 ms", **options)
+    many = rl.serving.plan("llama-3-8b", "h100-sxm", qps=40, ttft="2 s", tpot="30 ms", **options)
+    assert few.best is not None
+    assert many.best is not None
+    assert few.best.rate == pytest.approx(20)
+    assert few.best.devices <= many.best.devices
+    smaller = few.meets & (few.rows.devices < few.best.devices)
+    assert not smaller.any()
+    priced = rl.serving.plan("llama-3-8b", ["h100-sxm", "l40s"], qps=5, ttft="2 s", tpot="60 ms",
+                             prices={"h100-sxm": 100.0, "l40s": 1.0}, **options)  # fmt: skip
+    assert priced.best is not None
+    assert priced.best.chips == "l40s"
+    assert priced.best.cost_per_million == pytest.approx(priced.best.devices / 3600 / 500 * 1e6)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tpot": "0.1 ms"}, r"nearest: .* what would: --tpot [0-9.]+ms"),
+        ({"prompt": 9 * 10**6}, r"nothing fits; nearest: .* what would: a context of [0-9,]+ tokens, or --counts"),
+        ({"qps": 1e6}, r"1e\+06 requests/s are more than 2 chips answer; what would: --counts 1..8"),
+    ],
+)
+def test_where_nothing_is_found_the_nearest_is_said(options: dict[str, Any], said: str) -> None:
+    made = rl.serving.plan("llama-3-8b", "l40s", **{**SMALL, "split": False, "weights": ["own"], **options})
+    assert made.best is None
+    assert "\n" not in made.nothing
+    assert re.search(said, made.nothing)
+    with pytest.raises(rl.errors.UsageError, match="no flags"):
+        made.launches("vllm")
+
+
+def test_the_slower_limit_that_is_said_would_do() -> None:
+    options = {**SMALL, "split": False, "weights": ["own"]}
+    made = rl.serving.plan("llama-3-8b", "l40s", tpot="5 ms", **options)
+    slower = made.nothing.split("--tpot ")[1].split(",")[0]
+    assert rl.serving.plan("llama-3-8b", "l40s", tpot=slower, **options).best is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prices": {"l4": 1.0}}, "prices have none of h100-sxm"), ({"counts": []}, "allow at least one"),
+        ({"ttft": 0.0}, "limits must be positive"), ({"tpot": "30"}, "has no unit"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(rl.errors.RooflineError, match=said):
+        rl.serving.plan("llama-3-8b", "h100-sxm", **{**SMALL, **options})
+
+
+# --- launch flags -----------------------------------------------------------------------------------------------------
+
+#: Options and what they take, as each backend's documentation and source list them (links: plans/flags.py).
+KNOWN: dict[str, dict[str, Any]] = {
+    "vllm": {
+        "--tensor-parallel-size": int, "--pipeline-parallel-size": int, "--data-parallel-size": int,
+        "--enable-expert-parallel": None, "--max-num-seqs": int, "--max-num-batched-tokens": int,
+        "--max-model-len": int, "--block-size": int, "--gpu-memory-utilization": float,
+        "--quantization": ("awq", "fp8", "gptq", "modelopt", "modelopt_fp4", "compressed-tensors", "mxfp4"),
+        "--kv-cache-dtype": ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"), "--kv-transfer-config": json.loads,
+    },
+    "sglang": {
+        "--model-path": str, "--tp": int, "--pp-size": int, "--ep-size": int, "--dp-size": int,
+        "--enable-dp-attention": None, "--max-running-requests": int, "--chunked-prefill-size": int,
+        "--context-length": int, "--page-size": int, "--mem-fraction-static": float, "--enable-mixed-chunk": None,
+        "--quantization": ("awq", "fp8", "gptq", "modelopt_fp8", "modelopt_fp4", "w8a8_int8", "w8a8_fp8", "mxfp4"),
+        "--kv-cache-dtype": ("auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "fp4_e2m1"),
+        "--disaggregation-mode": ("null", "prefill", "decode"),
+    },
+    "trtllm": {
+        "--tp_size": int, "--pp_size": int, "--ep_size": int, "--max_batch_size": int, "--max_num_tokens": int,
+        "--enable_chunked_prefill": None, "--max_seq_len": int, "--kv_cache_free_gpu_memory_fraction": float,
+        "--server_role": ("CONTEXT", "GENERATION"), "--config": str,
+    },
+}  # fmt: skip
+STARTS = {"vllm": ["vllm", "serve"], "sglang": ["python", "-m", "sglang.launch_server"], "trtllm": ["trtllm-serve"]}
+
+
+def parsed(backend: str, text: str) -> argparse.Namespace:
+    """Read a command back with the options that the backend knows, and no others."""
+    reader = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    if backend != "sglang":
+        reader.add_argument("model")
+    for name, kind in KNOWN[backend].items():
+        if kind is None:
+            reader.add_argument(name, action="store_true")
+        else:
+            reader.add_argument(name, **({"choices": kind} if isinstance(kind, tuple) else {"type": kind}))
+    words = shlex.split(text[text.index(STARTS[backend][0]) :].replace("\\\n", " "))
+    start = STARTS[backend]
+    assert words[: len(start)] == start
+    return reader.parse_args(words[len(start) :])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "server",
+    [
+        Server("org/model", tp=4, weights="fp8", cache="fp8", running=100, chunk=4096, context=4500),
+        Server("org/model", tp=1, attention_dp=8, ep=8, weights="nvfp4", cache="fp8", running=800, chunk=2048),
+        Server("org/model", tp=2, pp=2, weights="int4-g128", role="prefill"), Server("org/model", tp=8, role="decode"),
+        Server("org/model", tp=8, ep=8), Server("org/model", weights="int8", cache="int8"),
+    ],
+)  # fmt: skip
+def test_flags_are_those_that_the_backend_has(server: Server, backend: str) -> None:
+    made = launch(server, backend)
+    got = parsed(backend, made.text)
+    assert all(len(line) <= 80 for line in made.text.splitlines())
+    ranks = server.attention_dp if backend != "sglang" else 1
+    tp = {"vllm": "tensor_parallel_size", "sglang": "tp", "trtllm": "tp_size"}[backend]
+    running = {"vllm": "max_num_seqs", "sglang": "max_running_requests", "trtllm": "max_batch_size"}[backend]
+    tokens = {"vllm": "max_num_batched_tokens", "sglang": "chunked_prefill_size", "trtllm": "max_num_tokens"}[backend]
+    assert getattr(got, tp) == server.tp * (1 if backend == "vllm" else server.attention_dp)
+    assert getattr(got, running) * ranks == server.running
+    assert getattr(got, tokens) == server.chunk * (server.attention_dp if backend == "sglang" else 1)
+
+
+def test_what_a_backend_cannot_do_is_said() -> None:
+    mixed = Server("m", tp=2, attention_dp=4, ep=2)
+    assert any("not 4 of 2" in note for note in launch(mixed, "trtllm").notes)
+    assert any("not over 2" in note for note in launch(mixed, "vllm").notes)
+    assert any("no cache in int8" in note for note in launch(Server("m", cache="int8"), "sglang").notes)
+    assert any("no weights in int8" in note for note in launch(Server("m", weights="int8"), "trtllm").notes)
+    with pytest.raises(rl.errors.UsageError, match="did you mean vllm"):
+        launch(mixed, "vlm")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+CALL = shlex.split(
+    "plan llama-3-8b --chips h100-sxm,l40s --prompt 1000 --new-tokens 100 --tpot 12ms --counts 1 --chunk 2048 "
+    "--cache own --weights own,fp8"
+)
+
+
+def test_the_command_prints_the_best_and_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CALL, "--prices", "h100-sxm=2.5,l40s=0.9"]) == 0
+    out = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "bound by" in out
+    assert "vllm serve meta-llama/" in out
+    assert main([*CALL, "--flags", "sglang"]) == 0
+    flags = capsys.readouterr().out
+    parsed("sglang", flags[flags.index("python") :].split("\n#")[0].strip())
+    assert "vllm" not in flags
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--flags", "vlm"], "--flags vlm: allowed"), (["--prices", "h100-sxm"], "expected a chip and a price"),
+        (["--ttft", "2"], "--ttft"), (["--counts", "0"], "--counts"),
+    ],
+)  # fmt: skip
+def test_the_command_refuses_in_a_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CALL, *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
