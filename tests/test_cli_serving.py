@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 from command_line import Run, fails
 
@@ -51,6 +54,24 @@ def test_a_server_has_the_librarys_numbers(run: Run) -> None:
     elsewhere = run("serve", "gpt2", "h100-sxm", *sizes, "--prefill-chip", "l4", "--servers", "2:1").out
     assert "read by 2 x 1 l4" in elsewhere
     assert "endless" in run("serve", "gpt2", "h100-sxm", *sizes[:4], "--qps", "1,1e6").out
+
+
+def test_a_table_of_deployments_row_by_row(run: Run, tmp_path: Path) -> None:
+    table, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    table.write_text(
+        "model_path,system,backend,isl,osl,batch_size,note\ngpt2,h100_sxm,vllm,100,20,4,a\nno,h100_sxm,vllm,1,2,1,b\n"
+    )
+    result = run("serve", "--bench", table, "-o", out)
+    assert result.code == 1
+    assert "1 rows could not be predicted" in result.err
+    good, bad = csv.DictReader(out.read_text().splitlines())
+    same = rl.serving.bench(table).tpot_ms[0]
+    assert (good["note"], float(good["tpot_ms"]), good["error"]) == ("a", pytest.approx(same, rel=1e-4), "")
+    assert (bad["tpot_ms"], bad["ttft_ms"]) == ("", "")
+    assert "is not known" in bad["error"]
+    fails(run("serve", "gpt2", "--bench", table), "--bench", "leave MODEL out")
+    fails(run("serve", "gpt2"), "no CHIP", "--bench FILE.csv")
+    fails(run("serve", "--bench", tmp_path / "none.csv"), "none.csv")
 
 
 def test_a_request_takes_passes_and_layouts(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 from rich.text import Text
@@ -12,6 +13,7 @@ from rich.text import Text
 from roofline.cli import options as opt
 from roofline.cli import simulation, tables
 from roofline.cli.app import PREDICT, command
+from roofline.cli.serve_bench import write_bench
 from roofline.cli.tables import heading, span, time_text
 from roofline.ir.errors import UsageError
 from roofline.ir.units import format_si
@@ -19,8 +21,16 @@ from roofline.serving import Service
 from roofline.serving import serve as predict
 from roofline.serving.deployment import BLOCK, CHUNK, MAX_SEQUENCES, MEMORY_SHARE
 
+_Model = Annotated[
+    opt.Text, opt.argument("MODEL", "A shipped name, a model .toml or a config.json.", opt.complete_models)
+]
+_Chip = Annotated[opt.Text, opt.argument("CHIP", "A shipped name, a chip .toml, or a cluster.", opt.complete_chips)]
 _Prompt = Annotated[int | None, opt.option("--prompt N", "Tokens of each prompt.", "Sizes", min=1)]
 _New = Annotated[int | None, opt.option("--new-tokens N", "Tokens that each request gets.", "Sizes", min=1)]
+_Bench = Annotated[Path | None, opt.option(
+    "--bench FILE.csv", "Predict measured deployments instead, a row each: columns model_path, system, backend, "
+    "precision, isl, osl, batch_size, tp_size and so on; - for stdin.", "Program")]  # fmt: skip
+_Out = Annotated[str, opt.option("--output -o OUT.csv", "Where --bench writes; - for stdout.", default="-")]
 #: Points of a range A..B of rates.
 _RATES = 9
 
@@ -155,17 +165,27 @@ def _pair(text: str) -> tuple[int, int]:
 
 @command(PREDICT, "roofline serve llama-3-8b h100-sxm --prompt 4000 --new-tokens 500 --concurrency 1..256 --tpot 30ms")
 def serve(
-    model: opt.Model,
-    chip: opt.OneChip,
     server: ServerOptions,
     load: LoadOptions,
     steps: simulation.SimulationOptions,
     figures: opt.ChipOptions,
     output: opt.ChartOptions,
+    model: _Model = None,
+    chip: _Chip = None,
     prompt: _Prompt = None,
     new_tokens: _New = None,
+    bench: _Bench = None,
+    out: _Out = "-",
 ) -> None:
     """Predict what a server gives its users over the load: times of tokens, throughput, cost, and what bounds it."""
+    given = {"MODEL": model, "CHIP": chip, "--prompt": prompt, "--new-tokens": new_tokens}
+    if bench is not None:
+        if extra := [name for name, value in given.items() if value is not None]:
+            raise UsageError(f"--bench takes models, chips and loads from its file; leave {', '.join(extra)} out")
+        return write_bench(bench, out)
+    if model is None or chip is None:
+        missing = " and ".join(name for name in ("MODEL", "CHIP") if given[name] is None)
+        raise UsageError(f"serve: no {missing}; or --bench FILE.csv for a table of deployments")
     trace = steps.read()
     prompt, new_tokens = simulation.lengths(trace, prompt, new_tokens)
     loads = simulation.load_of(trace, load.keywords)

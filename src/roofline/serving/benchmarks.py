@@ -13,7 +13,8 @@ Most rows are InferenceMAX's (https://github.com/SemiAnalysisAI/InferenceX), and
 - Its client draws lengths from 80 to 100 % of those stated (``--random-range-ratio 0.8``), of :data:`SCENARIOS`.
   Requests of other lengths are all alike.
 
-``batch_size`` counts the requests of each group of attention data parallelism.
+``batch_size`` counts the requests of each group of attention data parallelism that is stated, unless that comes to more
+than InferenceMAX sends: then of all.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ NEEDED = ("model_path", "system", "backend", "isl", "osl", "batch_size")
 ADDED = ("ttft_ms", "tpot_ms", "tpot_low_ms", "tpot_high_ms", "error")
 #: Prompt and new tokens of InferenceMAX, and the least share of them that a request has.
 SCENARIOS, LEAST = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)}), 0.8
+#: Requests that it sends at a time at most.
+MOST_USERS = 512
 #: What a precision means, in any spelling.
 PRECISIONS = {
     "": "bf16",
@@ -192,7 +195,8 @@ def read_row(row: Row) -> tuple[Key, _Load]:
     find_chip(system)
     prompt, new = (_size(row, name, needed=True) for name in ("isl", "osl"))
     tp, pp, ep, groups = _layout(row)
-    users = _size(row, "batch_size", needed=True) * (_size(row, "attention_dp_size") or 1)
+    users, stated = _size(row, "batch_size", needed=True), _size(row, "attention_dp_size") or 1
+    users *= stated if stated == groups or users * stated <= MOST_USERS else 1
     spread = 1 - LEAST if (prompt, new) in SCENARIOS else 0.0
     mean = 1 - spread / 2
     key = Key(model, system, words["backend"], PRECISIONS[words["precision"]], tp, pp, ep, groups)
