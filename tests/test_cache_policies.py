@@ -115,6 +115,13 @@ def test_what_cannot_be_compared_is_said(options: dict[str, Any], says: str) -> 
         rl.serving.cache_policies("llama-3-8b", "h100-sxm", **{"prompt": 100, "new_tokens": 2, **options})
 
 
+def test_a_prompt_beyond_a_table_of_positions_is_refused() -> None:
+    with pytest.raises(rl.errors.UsageError, match=r"1,?024"):
+        rl.serving.cache_policies("gpt2", "h100-sxm", prompt=2000, new_tokens=2)
+    with pytest.raises(rl.errors.UsageError, match=r"1,?024"):
+        rl.serving.simulate(rl.serving.deployment("gpt2", "h100-sxm"), prompt=2000, new_tokens=2, concurrency=1)
+
+
 def test_arrays_without_heads_are_refused() -> None:
     with pytest.raises(rl.errors.UsageError, match="three axes"):
         rl.serving.cache_error("llama-3-8b", "int8", keys=np.zeros((4, 4)))

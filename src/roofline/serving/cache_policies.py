@@ -28,7 +28,7 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.library import AnyChip
 from roofline.ir.dtypes import dtype
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, check_positions
 from roofline.ir.numbers import as_list, finite_number, whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import symbol
@@ -360,6 +360,7 @@ class _Made:
 
 
 def _made(served: Deployment, name: str, sizes: dict[str, Any], curve: HitCurve | None, host: float) -> _Made:
+    check_positions(served.decode_stages[0], {"C": sizes["prompt"] + sizes["new_tokens"] - 1})
     lengths = LENGTHS[sizes["prompt"] > LENGTHS]
     saved, fetch = _saved(served, sizes["prompt"], lengths), _fetch(served, lengths) if host else None
     costs = _costs(served, sizes, name, None if fetch is None else _break_even(lengths, fetch, saved))

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.ir.errors import DoesNotFit, MissingExtra, UsageError
+from roofline.ir.graph import check_positions
 from roofline.ir.numbers import finite_number, whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.text import shown
@@ -923,6 +924,7 @@ def _planned(
         if not callable(getattr(one, "seconds", None)):
             raise UsageError(f"simulate: expected a deployment of rl.serving.deployment, given {shown(one)}")
         return _Plan(one, replace(policy or Policy(), hashed=trace.block), seed, servers=servers), {"model": "steps"}
+    check_positions(one.decode_stages[0], {"C": int((trace.prompt + trace.output).max()) - 1})
     whole = 0 if len(trace.ids) else one.shared_prefix // one.block * one.block
     policy = policy or _policy(one, trace.prompt + trace.output, whole)
     policy = replace(policy, hashed=whole or trace.block)
