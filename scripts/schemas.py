@@ -70,6 +70,8 @@ CASES = (
     "cache gpt2 h100-sxm --prompt 64 --new-tokens 4",
     "serve gpt2 h100-sxm --prompt 64 --new-tokens 8 --concurrency 1,4 --simulate --requests 20 --ttft 1s --tpot 1s",
     "serve gpt2 h100-sxm --trace requests.jsonl",
+    "fleet nosuch gpt2 --chips t4 --phase decode --limits latency=1ns --no-gains --workers 0 -o others",
+    "codesign 'gpt2 decode dtype=bf16 context=64' --set bandwidth=1,2TB/s --objective energy",
     "fuse gpt2 -S 64",
     "pipeline resnet18 tpu-v5e -B 1 --dtype bf16 --level main", "fuse gpt2 h100-sxm -S 64 --policy chains",
     "fuse gpt2 -S 64 --pair layers.0.mlp.up,layers.0.mlp.down",
@@ -383,10 +385,34 @@ KEYS = {
     "held_out_error": "mean error of operators held out of the fit, as a share",
     "points": "operators measured", "remarks": "what was measured on what",
     "peaks_flops_per_s": "best rates by format [FLOP/s]",
+    # fleets
+    "answers": "programs on chips, by batch or limits, that have a time",
+    "change_time_s": "time with that change [s]", "folder": "where the results are",
+    "formats_s": "time with the best change of formats alone [s]",
+    "gain": "weighed time of an item that the changes save [s]", "could_save_s": "what the changes save, in sum [s]",
+    "above_floor_s": "weighed time above the floors, in sum [s]", "item": "what a batch is made of",
+    "kernels_s": "time with the best change of kernels alone [s]",
+    "key": "hash of all that the answer depends on", "under": "limits under which the batch was chosen",
+    "lost": "weighed time of an item above the floor [s]", "potential_s": "time with the changes together [s]",
+    "program_path": "name or path of the program", "programs": "programs; in a fleet, how many",
+    "run_s": "time with the best way to run alone [s]", "unmet": "limits that no batch meets",
+    "program_weight": "weight of the program", "written": "when it was written [s since 1970]",
+    # co-design
+    "area_mm2": "area of all parts that have a published figure [mm2]",
+    "best_row": "the best chip, or the nearest to the limits",
+    "chips": "chips that were looked at", "cost_usd": "price of the dies and of main memory [USD]",
+    "design": "figures of the chip", "energy_j": "energy of a weighed run of all programs [J]",
+    "left_out": "parts without a published figure", "limits_s": "time that each program may take [s]",
+    "meeting": "chips that meet every limit", "meets_all": "whether it meets every limit",
+    "met": "whether a chip meets every limit",
+    "node": "technology node", "memory_kind": "kind of main memory", "objective": "what is to be least",
+    "pace": "the worst time over its limit; without limits the weighed time [s]", "parts_mm2": "area by part [mm2]",
+    "sensitivity": "% less time per 1 % improvement, by program and figure", "times_s": "time of each program [s]",
 }  # fmt: skip
 
 #: Objects whose keys are names, so that any may appear.
 _MAPS = frozenset({
+    "design", "times_s", "parts_mm2", "sensitivity",
     "sizes", "memory_bytes", "uncertainty", "ridge_by_kernel", "skipped", "batch_by_share", "elasticity", "what_if",
     "matrix_flops_per_s", "vector_flops_per_s",
     "peaks_flops_per_s", "counts", "failed", "options", "unknown", "matrix", "vector", "fallback", "sources", "idle",

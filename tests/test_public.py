@@ -43,8 +43,8 @@ def test_the_surface_is_sorted_complete_and_small() -> None:
     assert {"estimate", "best_batch", "check", "chip", "model", "workload", "count"} <= set(rl.__all__)
     assert len(rl.__all__) - len(NAMESPACES) <= 40
     assert set(NAMESPACES) == {
-        "analysis", "charts", "diagnosis", "errors", "frontends", "measurement", "ops", "passes", "quant", "serving",
-        "tiling", "traces", "training",
+        "analysis", "charts", "codesign", "diagnosis", "errors", "fleet", "frontends", "measurement", "ops", "passes",
+        "quant", "serving", "tiling", "traces", "training",
     }  # fmt: skip
     assert rl.__version__.count(".") == 2
 

@@ -1,5 +1,7 @@
 from . import analysis as analysis
+from . import codesign as codesign
 from . import diagnosis as diagnosis
+from . import fleet as fleet
 from . import frontends as frontends
 from . import measurement as measurement
 from . import ops as ops

@@ -1,1 +1,5 @@
 """Many models, chips and limits at once, over worker processes."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

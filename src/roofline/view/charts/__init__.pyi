@@ -10,8 +10,12 @@ from .chips import ChipTimes as ChipTimes
 from .chips import Elasticities as Elasticities
 from .chips import plot_comparison as plot_comparison
 from .chips import plot_elasticity as plot_elasticity
+from .codesign import DesignFront as DesignFront
+from .codesign import plot_codesign as plot_codesign
 from .every import charts_of as charts_of
 from .every import plot as plot
+from .fleet import FleetRanking as FleetRanking
+from .fleet import plot_fleet as plot_fleet
 from .layers import LayerTimes as LayerTimes
 from .layers import plot_layers as plot_layers
 from .measured_sweep import MeasuredSweep as MeasuredSweep

@@ -17,6 +17,7 @@ from roofline.analysis.schedules import Schedules
 from roofline.analysis.training import TrainingStep
 from roofline.analysis.validation import Validation
 from roofline.analysis.varied.variation import Variation
+from roofline.codesign.search import CoDesign
 from roofline.diagnosis.causes import Verdict
 from roofline.diagnosis.op_times import OpVerdicts
 from roofline.diagnosis.ranks import RanksReport
@@ -24,6 +25,7 @@ from roofline.diagnosis.report import TraceReport
 from roofline.diagnosis.stages import Pipeline
 from roofline.diagnosis.sweep import SweepVerdict
 from roofline.diagnosis.trace_diff import TraceDiff
+from roofline.fleet.results import Fleet
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.text import shown
 from roofline.measurement.tuning.tune import Tuning
@@ -41,6 +43,8 @@ from roofline.view.charts.cache_policies import plot_cache_policies
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.chip_sweep import plot_figures
 from roofline.view.charts.chips import plot_comparison, plot_elasticity
+from roofline.view.charts.codesign import plot_codesign
+from roofline.view.charts.fleet import plot_fleet
 from roofline.view.charts.layers import plot_layers
 from roofline.view.charts.measured_sweep import plot_sweep
 from roofline.view.charts.memory import plot_memory, plot_memory_over_time
@@ -119,6 +123,8 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (Validation, {"predictions": plot_predictions}),
     (Tuning, {"tuning": plot_tuning}),
     (BitWidths, {"bit-widths": plot_bit_widths}),
+    (Fleet, {"fleet": plot_fleet}),
+    (CoDesign, {"front": plot_codesign}),
 )
 
 

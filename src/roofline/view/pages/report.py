@@ -10,6 +10,7 @@ from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.cost import BOUNDS, REGIME
 from roofline.diagnosis.causes import Verdict
 from roofline.diagnosis.report import REASON_WORDS, TraceReport, trace_report
+from roofline.fleet.results import Fleet
 from roofline.frontends.source import Program
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import RooflineError, UsageError
@@ -21,6 +22,7 @@ from roofline.view.charts import plot_roofline, plot_timeline, plot_trace_memory
 from roofline.view.charts.waterfall import words
 from roofline.view.listing.drawing import BOX_HEIGHT, BOX_WIDTH
 from roofline.view.pages import prediction as predict
+from roofline.view.pages.fleet import fleet_page
 from roofline.view.pages.moves import Moves, Picture
 from roofline.view.pages.page import Chapter, Page, chapter
 from roofline.view.pages.prediction import Prediction, predicted
@@ -31,7 +33,7 @@ MOST = 200
 
 
 def report(
-    what: Program | Estimate | Verdict | TraceReport,
+    what: Program | Estimate | Verdict | TraceReport | Fleet,
     chip: AnyChip | None = None,
     *,
     trace: Trace | str | os.PathLike[str] | None = None,
@@ -80,6 +82,8 @@ def report(
         return verdict_page(what, events)
     if isinstance(what, TraceReport):
         return trace_page(what, events)
+    if isinstance(what, Fleet):
+        return fleet_page(what)
     if not isinstance(what, Estimate):
         if chip is None:
             raise UsageError("a report of a program needs a chip, such as rl.report('gpt2', 'h100-sxm', batch=1)")

@@ -1,0 +1,10 @@
+from .search import CoDesign as CoDesign
+from .search import Goal as Goal
+from .search import search as search
+from .silicon import Silicon as Silicon
+from .silicon import die_yield as die_yield
+from .silicon import dies as dies
+from .silicon import dies_per_wafer as dies_per_wafer
+from .silicon import silicon as silicon
+from .technology import Technology as Technology
+from .technology import technology as technology

@@ -1,0 +1,92 @@
+"""What to optimise first in a fleet: the programs with most to gain, each with where its time goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roofline.fleet.results import Fleet
+from roofline.ir.errors import UsageError
+from roofline.ir.text import shown
+from roofline.ir.units import format_si
+from roofline.view.charts.chart import ResultChart
+from roofline.view.charts.marks import Axis, Bars, Drawing, Panel
+from roofline.view.charts.waterfall import height
+
+#: Programs that are shown, and characters of their names.
+MOST, LONGEST = 20, 34
+#: Parts of a program's time, from the left: what the changes leave, and what they save.
+PARTS = (("stays", "compute"), ("saved by the changes", "launch"))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FleetRanking(ResultChart):
+    """The programs of a fleet with most to gain, made by :func:`plot_fleet`.
+
+    Attributes:
+        fleet: What it shows.
+    """
+
+    schema = "fleet_ranking"
+
+    fleet: Fleet
+
+    def drawing(self) -> Drawing:
+        """Return a bar for each program: what would stay of its weighed time, and what would be saved."""
+        rows = top(self.fleet)
+        whole = [row["program_weight"] * row["time_s"] / (row["batch"] or 1) for row in rows]
+        saved = [row["gain"] for row in rows]
+        stays = [all_of - less for all_of, less in zip(whole, saved, strict=True)]
+        hover = [f"{_name(row)}\n{format_si(row['time_s'], 's')} a run, {row['bound']}-bound\n"
+                 f"{row['change'] or 'no change'} first" for row in rows]  # fmt: skip
+        texts = [f"{less / all_of:.0%}" if all_of else "" for all_of, less in zip(whole, saved, strict=True)]
+        marks = (Bars(range(len(rows)), stays, 0.0, PARTS[0][1], PARTS[0][0], hover=hover),
+                 Bars(range(len(rows)), saved, stays, PARTS[1][1], PARTS[1][0], texts, hover))  # fmt: skip
+        panel = Panel(marks, Axis("time of an item, times its weight", "s", low=0.0),
+                      Axis(categories=tuple(map(_name, rows))))  # fmt: skip
+        counts = self.fleet.summary()
+        under = f"{counts['programs']:,} programs, {counts['answers']:,} answers; the {len(rows)} with most to gain"
+        return Drawing((panel,), "What to optimise first", under, size=(9.0, max(height(len(rows)) + 1.0, 3.4)))
+
+    def __repr__(self) -> str:
+        return f"<FleetRanking of {self.fleet!r}>"
+
+
+def top(fleet: Fleet, most: int = MOST) -> list[dict[str, Any]]:
+    """Return the rows with most to gain, each program and chip once."""
+    best: dict[Any, dict[str, Any]] = {}
+    for row in fleet.ranked():
+        best.setdefault((row["program_path"], row["chip"], row["phase"]), row)
+        if len(best) == most:
+            break
+    return list(best.values())
+
+
+def _name(row: dict[str, Any]) -> str:
+    name = row["model"] if len(row["model"]) <= LONGEST else f"...{row['model'][3 - LONGEST :]}"
+    batch = f", batch {row['batch']:,}" if row["batch"] else ""
+    return f"{name} {row['phase']}, {row['chip']}{batch}"
+
+
+def plot_fleet(fleet: Fleet) -> FleetRanking:
+    """Describe a chart of what to optimise first in a fleet.
+
+    Args:
+        fleet: From :func:`roofline.fleet.run` or :func:`roofline.fleet.read`.
+
+    Returns:
+        The chart; nothing is drawn before it is shown or saved.
+
+    Raises:
+        UsageError: No fleet, or one without a time.
+
+    Example:
+        >>> import roofline as rl, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     fleet = rl.fleet.run("gpt2", ["l4", "t4"], folder, workers=0)
+        >>> plot_fleet(fleet)
+        <FleetRanking of <Fleet of 1 programs: 2 answers, 0 failed>>
+    """
+    if not isinstance(fleet, Fleet) or not fleet.summary()["answers"]:
+        raise UsageError(f"expected a Fleet of rl.fleet.run with a time, given {shown(fleet)}")
+    return FleetRanking(fleet)

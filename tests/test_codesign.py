@@ -1,0 +1,196 @@
+"""Co-design: published yields, energies and dies; parts that add up; the least chip that meets every limit."""
+
+from __future__ import annotations
+
+import tomllib
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from profiles import examples
+
+import roofline as rl
+from roofline.codesign import Goal, die_yield, dies, dies_per_wafer, search, silicon, technology
+from roofline.codesign.silicon import RETICLE, YIELDS, _transistors, energy
+from roofline.codesign.technology import SHIPPED
+
+DECODE = "gpt2 decode batch=8 context=512"
+
+
+# --- published figures ------------------------------------------------------------------------------------------------
+
+
+def test_dies_and_yields_are_those_of_the_textbook() -> None:
+    # Hennessy and Patterson, Computer Architecture, 5th edition, section 1.6: 300 mm wafers, dies of 1.5 and 1.0 cm;
+    # 0.031 defects per cm2, N = 13.5.
+    assert [round(dies_per_wafer(area)) for area in (225.0, 100.0)] == [270, 640]
+    assert [round(die_yield(area, 0.031, "bose_einstein", 13.5), 2) for area in (225.0, 100.0)] == [0.40, 0.66]
+    # Murphy 1964 and Poisson, at one defect a die: (1 - 1/e)^2 and 1/e.
+    assert die_yield(100.0, 1.0, "murphy") == pytest.approx((1 - exp(-1)) ** 2)
+    assert die_yield(100.0, 1.0, "poisson") == pytest.approx(exp(-1))
+
+
+def test_figures_are_as_they_were_published() -> None:
+    n7, n5 = technology("N7"), technology("N5")
+    assert (n7.figure("node", "wafer"), n5.figure("node", "wafer")) == (9346, 16988)  # CSET 2020, table 9
+    assert (n7.figure("node", "defects"), n5.figure("node", "defects")) == (0.09, 0.105)  # AnandTech 2020
+    # Jouppi et al., ISCA 2021, table 2, 7 nm: int8 0.07 + int32 add 0.03; FP32 1.31 + 0.38 [pJ].
+    assert n7.figure("energy", "int8") == pytest.approx(0.07 + 0.03)
+    assert n7.figure("energy", "fp32") == pytest.approx(1.31 + 0.38)
+    assert n7.figure("energy", "fp8") is None
+    joules, missing = energy({"bf16": 2e12}, 0.0, n7)
+    assert (joules, missing) == (pytest.approx(0.59), ())  # 10^12 multiply-adds of 0.59 pJ
+
+
+def test_multipliers_stand_to_each_other_as_in_silicon() -> None:
+    """Areas of Horowitz, ISSCC 2014, 45 nm: multipliers of fp16 1640, fp32 7700, int8 282, int32 3495 um2."""
+    sizes = {name: _transistors(technology(), name, False) for name in ("fp16", "fp32", "int8", "int32")}
+    assert sizes["fp16"] / sizes["fp32"] == pytest.approx(1640 / 7700, rel=0.15)  # type: ignore[operator]
+    assert sizes["int8"] / sizes["int32"] == pytest.approx(282 / 3495, rel=0.3)  # type: ignore[operator]
+
+
+def test_dies_that_no_figure_was_fitted_to_come_out() -> None:
+    errors = {row["die"]: row["error"] for row in dies() if not row["fitted"]}
+    assert max(map(abs, (errors["GH100"], errors["Arcturus"], errors["AD102"]))) < 0.1
+    assert abs(errors["GV100"]) < 0.2  # N16, by one ratio of densities
+    left_out = next(row["left_out"] for row in dies() if row["die"] == "TPUv4")
+    assert "ICI interface" in left_out  # an underestimate that says so
+
+
+def test_every_figure_has_a_source() -> None:
+    tables = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
+    sources = tables["sources"]
+
+    def figures(table: Any) -> list[Any]:
+        if "value" in table:
+            return [table]
+        return [figure for part in table.values() for figure in figures(part)]
+
+    every = [figure for name, table in tables.items() if name not in ("sources", "die") for figure in figures(table)]
+    assert len(every) > 50
+    assert all(figure["source"] in sources and figure["value"] > 0 for figure in every)
+    assert {figure["source"] for figure in every} <= sources.keys()
+    assert all(die["source"].startswith("https://") for die in tables["die"].values())
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(1.0, 2.0), st.sampled_from(["peak", "vector_peak", "memory_bandwidth", "sram", "link_bandwidth"]))
+@settings(max_examples=examples(40), deadline=None)
+def test_area_adds_up_and_never_falls(factor: float, figure: str) -> None:
+    chip = rl.chip("h100-sxm")
+    more = silicon(rl.analysis.changed(chip, **{figure: factor}), "N5")
+    base = silicon(chip, "N5")
+    assert base.area == pytest.approx(sum(row["area_mm2"] for row in base.records()))
+    assert more.area >= base.area * (1 - 1e-12)
+    assert more.cost >= base.cost * (1 - 1e-12)
+    assert all(more.parts[name] >= base.parts[name] * (1 - 1e-12) for name in base.parts)
+
+
+@given(st.floats(1, 800), st.floats(0, 2), st.sampled_from(YIELDS))
+@settings(max_examples=examples(100), deadline=None)
+def test_yields_are_shares_that_fall(area: float, defects: float, model: str) -> None:
+    share = die_yield(area, defects, model)
+    assert 0 < share <= 1
+    assert die_yield(area * 1.1, defects, model) <= share
+    assert dies_per_wafer(area) > dies_per_wafer(area * 1.1)
+
+
+@given(st.floats(1.2e-3, 6e-3), st.floats(1.0, 3.0), st.sampled_from(["area", "cost"]))
+@settings(max_examples=examples(12), deadline=None)
+def test_the_best_meets_every_limit_and_a_looser_one_never_takes_more(limit: float, looser: float, least: str) -> None:
+    figures = {"bandwidth": "0.5..4TB/s", "flops": "100T,400T,1600T"}
+
+    def of(seconds: float) -> rl.codesign.CoDesign:
+        goals = [Goal("gpt2", seconds, "decode", sizes={"batch": 64, "context": 512}), f"{DECODE}: 10ms"]
+        return search(goals, figures, points=4, objective=least)
+
+    strict, loose = of(limit), of(limit * looser)
+    if strict.best is None:
+        assert not strict.meets.any()
+        return
+    assert all(strict.times[at, strict.best] <= goal.seconds for at, goal in enumerate(strict.goals))  # type: ignore[operator]
+    assert strict.values[strict.best] == strict.values[strict.meets].min()
+    assert loose.best is not None
+    assert loose.values[loose.best] <= strict.values[strict.best]
+
+
+def test_times_and_areas_of_many_chips_are_those_of_each() -> None:
+    design = search(f"{DECODE}: 2ms", {"bandwidth": "1,3TB/s", "l2": "10MiB,60MiB", "flops": "x0.5,x1"})
+    for number in range(design.values.size):
+        chip = design.chip_at(number)
+        assert design.values[number] == pytest.approx(silicon(chip, "N5").area)
+        est = rl.estimate("gpt2", chip, phase="decode", mode="graph", batch=8, context=512)
+        assert design.times[0, number] == pytest.approx(est.time)
+    front = list(design.front)
+    assert np.all(np.diff(design.values[front]) > 0)
+    assert np.all(np.diff(design.pace[front]) < 0)
+    for number in np.flatnonzero(design.fits):
+        assert any(design.values[f] <= design.values[number] and design.pace[f] <= design.pace[number] for f in front)
+
+
+def test_sensitivities_are_those_of_a_comparison() -> None:
+    design = search([f"{DECODE}: 2ms", "resnet-50 batch=8 weight=3"], {"bandwidth": "3.35TB/s"})
+    row = rl.compare("gpt2", design.chip_at(0), phase="decode", mode="graph", batch=8, context=512).rows[0]
+    own = design.sensitivity[design.goals[0].name]
+    assert own == pytest.approx(dict(row.elasticity))
+    weights = np.array([1, 3]) * design.times[:, 0]
+    both = [design.sensitivity[goal.name]["memory_bandwidth"] for goal in design.goals]
+    assert design.sensitivity["all"]["memory_bandwidth"] == pytest.approx(np.average(both, weights=weights))
+
+
+def test_one_die_is_what_a_scanner_exposes_and_energy_wants_its_figures() -> None:
+    large = search(f"{DECODE}: 1s", {"flops": "x1,x4"})
+    assert large.values.max() > RETICLE
+    assert large.meets.tolist() == [True, False]
+    assert search(f"{DECODE}: 1s", {"flops": "x1,x4"}, dies=2).meets.all()
+    with pytest.raises(rl.errors.UsageError, match="energy: no figure for N16"):
+        search(f"{DECODE} dtype=bf16: 1s", {"flops": "x1"}, objective="energy", node="N16")
+    joules = [search(f"{DECODE} dtype=bf16: 1s", {"flops": "x1"}, objective="energy", node=node).values[0]
+              for node in ("N7", "N5")]  # fmt: skip
+    assert joules[0] > joules[1] > 0
+
+
+# --- what is given ----------------------------------------------------------------------------------------------------
+
+
+def test_goals_and_figures_say_what_is_wrong(tmp_path: Path) -> None:
+    assert Goal.read("llama-3-8b decode B=4 C=128 tp=2 weights=int8 weight=2: 5 ms").weight == 2
+    for wrong, message in (("", "expected a program"), ("gpt2 decod: 1ms", "'decod': expected a phase"),
+                           ("gpt2 batch=x: 1ms", "batch='x': expected a number"), ("gpt2: 5", "target")):  # fmt: skip
+        with pytest.raises(rl.errors.RooflineError, match=message):
+            Goal.read(wrong)
+    goal = f"{DECODE}: 2ms"
+    for options, message in (
+        ({"objective": "price"}, "allowed: area, cost, energy"), ({"node": "N2"}, "allowed: N16, N7, N6, N5"),
+        ({"memory": "hbm9"}, "did you mean"), ({"yield_model": "best"}, "allowed: negative_binomial"),
+        ({"own": {"node": {"N5": {"wafer": -1}}}}, r"node\.N5\.wafer=-1: expected a number above zero"),
+        ({"own": {"nodes": {}}}, "did you mean"), ({"own": tmp_path / "none.toml"}, "no such file"),
+    ):  # fmt: skip
+        with pytest.raises(rl.errors.UsageError, match=message):
+            search(goal, {"flops": "x1"}, **options)
+    with pytest.raises(rl.errors.UsageError, match="no figure to vary"):
+        search(goal, {})
+    with pytest.raises(rl.errors.UsageError, match="no program"):
+        search([], {"flops": "x1"})
+
+
+def test_own_figures_stand_over_the_shipped_ones(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[node.N3]\ndensity = 200\nbit = 0.2\nwafer = 20000\ndefects = 0.1\n[memory.hbm3]\nprice = 15\n")
+    made = silicon("h100-sxm", technology("N3", "hbm3", path))
+    assert made.area < silicon("h100-sxm", "N5").area
+    assert made.memory_cost == pytest.approx(15 * rl.chip("h100-sxm").capacity / 1e9)
+    assert technology("N3", "hbm3", path).source("node", "wafer") == "given"
+
+
+def test_a_chart_shows_the_front() -> None:
+    design = search(f"{DECODE}: 2ms", {"bandwidth": "1,2,4TB/s"})
+    chart = rl.charts.plot(design)
+    assert chart.drawing().panels[0].x.label == "area [mm2]"
+    assert len(chart.records()) == len(design.front)
