@@ -267,7 +267,7 @@ def _formats(file: ModelFile, precision: str, chip: Chip) -> dict[str, Any]:
 
     Of dense models all matrices of the layers, and the cache in 8 bits (nvidia/Llama-3.1-70B-Instruct-FP8 and -FP4). Of
     mixtures of experts fp8 is scaled by blocks as DeepSeek-V3's, with a cache in 16 bits; fp4 has experts' and dense
-    blocks in nvfp4, attention in 16 bits and the cache in fp8 (nvidia/DeepSeek-R1-FP4, ``exclude_modules`` and
+    blocks in nvfp4, attention and routers in 16 bits and an fp8 cache (nvidia/DeepSeek-R1-FP4, ``exclude_modules`` and
     ``kv_cache_quant_algo`` of hf_quant_config.json); int4 has routed experts in groups of 32 (moonshotai/Kimi-K2.5).
     Models whose own experts have 4 bits run as published, on chips that multiply 4 bits with activations in mxfp8 and
     padded widths (openai/gpt-oss-120b; vLLM, ``VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8``).
@@ -285,7 +285,7 @@ def _formats(file: ModelFile, precision: str, chip: Chip) -> dict[str, Any]:
         return {"weights": "*=none,*.moe.gate_up=int4-g32-sym,*.moe.down=int4-g32-sym"}
     dense = ",*.mlp.*=nvfp4" if "dense_layers" in file.sizes else ""
     wide = {"linear_dtype": "bf16"} if "linear_dtype" in options else {}
-    return {"weights": f"*=none,*.moe.*=nvfp4{dense}", "activations": "nvfp4", "cache": "fp8", **wide}
+    return {"weights": f"*=none,*.moe.*=nvfp4,*.router*=none{dense}", "activations": "nvfp4", "cache": "fp8", **wide}
 
 
 def _own_experts(file: ModelFile) -> dict[str, Any]:
