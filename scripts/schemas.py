@@ -60,6 +60,10 @@ CASES = (
     "memory-plan gpt2 rtx-4090 --phase decode -B 1024 -S 1024", "train gpt2 h100-sxm -B 8 -S 512 --dp 2 --zero 1",
     "timeline gpt2 h100-sxm --phase decode -S 64 --prefetch 1",
     f"sweep-chip {_DECODE} -B 1 --mode graph --set l2=1..2MiB --set cores=66,132 --points 2",
+    "advise llama-3-70b h100-sxm --phase decode -S 512", "advise resnet18 tpu-v5e -B 4",
+    "optimize resnet18 h100-sxm -B 1 --without formats,kernels --error-budget 0", "optimize --replay plan.toml",
+    "optimize gpt2 h100-sxm -S 64 --objective cost --price 2 --batch 1,8 --without kernels",
+    "optimize gpt2 h100-sxm --phase train -S 64 -B 8 --devices 2", "optimize --diff plan.toml plan.toml",
     "estimate resnet18 wormhole-n150 -B 1 --mode graph", "sweep-chip resnet50 h100-sxm --set memory_bandwidth=x1,x2",
     "timeline gpt2 h100-sxm --phase decode -S uniform:low=1,high=64 --leave 0.1 --trips 2 --samples 9",
     "scaling resnet50 h100-sxm --devices 1,3", "request gpt2 t4 --prompt 8 --new-tokens 1",
@@ -101,6 +105,26 @@ KEYS = {
     "seq": "length of a prompt or a sequence", "context": "context of a decode step", "rows": "the rows",
     "devices": "devices, all together; names of them in a trace", "tf32": "which fp32 kernels run in tf32",
     "estimate": "the row of roofline estimate",
+    # advice and plans
+    "saved": "what all of it saves", "before": "figures of the program as given",
+    "after": "figures after the plan",
+    "together_s": "time with this and all above it [s]",
+    "instead": "next best of its kind",
+    "no_help": "changes that save nothing to speak of",
+    "fits_after": "whether the memory suffices with all of it",
+    "bound_after": "what bounds it then",
+    "objective": "what was improved", "tried": "plans that were estimated",
+    "gap": "how much faster any plan of these moves could be at most; 0 where all were tried",
+    "gain": "what is to be improved, before over after", "noise": "of the formats, over the signal",
+    "error_class": "exact, 16-bit, 8-bit or 4-bit", "validation": "the program before and after, run in numpy",
+    "agrees": "whether they compute the same", "tolerance": "the difference that the formats may cause",
+    "move": "the step in words", "changes": "what it may change numerically",
+    "needs": "what must be there for its gain",
+    "saves_low_s": "the least that it saves, where both predictions err alike [s]",
+    "saves_high_s": "the most that it saves [s]", "certainty": "sure, likely or unsure",
+    "front": "plans that no other beats in objective, memory and error at once", "plan": "its steps",
+    "planned_s": "expected time when the plan was made [s]", "versions": "what the plan was made with",
+    "differs": "in what two plans differ beside their steps",
     # figures
     "time_s": "expected time; of a part or an operator, its time [s]", "low_s": "low end of the expected range [s]",
     "high_s": "high end of the expected range [s]", "floor_s": "speed of light by the datasheet [s]",
@@ -210,7 +234,8 @@ KEYS = {
     "mixed_share": "share of the steps that read prompts", "meets": "whether both times are within the limits",
     "cost_per_million": "price of a million new tokens", "energy_per_million_j": "energy of a million new tokens [J]",
     "formats": "number formats of weights, activations and cache", "server": "how it schedules, and its cache",
-    "limits": "times that are allowed, in seconds", "speculation": "tokens drafted and accepted, if any",
+    "limits": "what was to be kept: times [s], memory [byte], error",
+    "speculation": "tokens drafted and accepted, if any",
     "prefill": "servers that only read prompts, if any",
     "load": "what the load is: users in a closed loop, or the rate of random arrivals",
     "running_limit": "requests whose cache fits at a time",
@@ -413,6 +438,7 @@ KEYS = {
 #: Objects whose keys are names, so that any may appear.
 _MAPS = frozenset({
     "design", "times_s", "parts_mm2", "sensitivity",
+    "versions", "validation", "limits",
     "sizes", "memory_bytes", "uncertainty", "ridge_by_kernel", "skipped", "batch_by_share", "elasticity", "what_if",
     "matrix_flops_per_s", "vector_flops_per_s",
     "peaks_flops_per_s", "counts", "failed", "options", "unknown", "matrix", "vector", "fallback", "sources", "idle",
@@ -504,6 +530,8 @@ def folder_of_examples() -> Iterator[Path]:
         for file, text in FILES.items():
             (Path(name) / file).write_text(text, encoding="utf-8")
         (Path(name) / "examples").symlink_to(ROOT / "examples")
+        quick = {"beam": 2, "check": False, "without": ("formats", "cache", "kernels")}
+        rl.optimize("gpt2", "h100-sxm", batch=1, seq=8, **quick).save(Path(name) / "plan.toml")  # type: ignore[arg-type]
         os.chdir(name)
         try:
             yield Path(name)

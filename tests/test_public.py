@@ -31,7 +31,7 @@ FUNCTIONS = [name for name, value in PUBLIC.items() if isinstance(value, Functio
 #: Openings of a docstring that is no imperative.
 NOUN = re.compile(r"(What|Whether|Those|Of|How|Which|Whose|Where|By|All|Everything|The|An?|One|Every) ")
 #: Functions that refuse nothing.
-SAFE = {"chips", "clusters", "models", *(f"passes.{name}" for name in
+SAFE = {"chips", "clusters", "models", "optimization.policies", *(f"passes.{name}" for name in
         ("clean", "drop_mask", "eliminate_dead", "fold_constants", "merge_equal", "unfuse"))}  # fmt: skip
 #: Parameters that are quantities.
 UNITS = {"reserve": "[byte]", "memory_limit": "[byte]", "latency_limit": "[s]", "size": "[byte]"}
@@ -43,7 +43,8 @@ def test_the_surface_is_sorted_complete_and_small() -> None:
     assert {"estimate", "best_batch", "check", "chip", "model", "workload", "count"} <= set(rl.__all__)
     assert len(rl.__all__) - len(NAMESPACES) <= 40
     assert set(NAMESPACES) == {
-        "analysis", "charts", "codesign", "diagnosis", "errors", "fleet", "frontends", "measurement", "ops", "passes",
+        "analysis", "charts", "codesign", "diagnosis", "errors", "fleet", "frontends", "measurement", "ops",
+        "optimization", "passes",
         "quant", "serving", "tiling", "traces", "training",
     }  # fmt: skip
     assert rl.__version__.count(".") == 2

@@ -5,6 +5,7 @@ from . import fleet as fleet
 from . import frontends as frontends
 from . import measurement as measurement
 from . import ops as ops
+from . import optimization as optimization
 from . import passes as passes
 from . import quant as quant
 from . import serving as serving
@@ -25,6 +26,7 @@ from .analysis.validation import validate as validate
 from .analysis.whatif import what_if as what_if
 from .codegen.lower import lower as lower
 from .counting.counts import Counts as Counts
+from .diagnosis.advise import advise as advise
 from .diagnosis.verdict import check as check
 from .frontends.hlo import from_hlo as from_hlo
 from .frontends.jax import from_jax as from_jax
@@ -42,6 +44,7 @@ from .ir.errors import RooflineError as RooflineError
 from .ir.graph import Graph as Graph
 from .measurement.calibration import calibrate as calibrate
 from .measurement.measuring import measure as measure
+from .optimization.optimize import optimize as optimize
 from .planning.layouts import layouts as layouts
 from .planning.memory import memory_plan as memory_plan
 from .programs.huggingface import from_config as from_config

@@ -10,10 +10,10 @@ __all__ = ["app"]
 
 #: The modules of the commands, in the order in which the help lists them; those of one group follow each other.
 _MODULES = (
-    "estimate", "report", "explore", "batch", "compare", "fleet", "sweep_chip", "codesign", "scaling", "request",
-    "serve", "plan", "plot", "train", "cache", "predict", "check", "measure", "trace", "measured", "pipeline", "fuse",
-    "layouts", "memory_plan", "timeline", "schedules", "tune", "quantize", "lower", "catalogue", "graph", "validate",
-    "calibrate", "doctor",
+    "estimate", "report", "explore", "batch", "advise", "optimize", "compare", "fleet", "sweep_chip", "codesign",
+    "scaling", "request", "serve", "plan", "plot", "train", "cache", "predict", "check", "measure", "trace", "measured",
+    "pipeline", "fuse", "layouts", "memory_plan", "timeline", "schedules", "tune", "quantize", "lower", "catalogue",
+    "graph", "validate", "calibrate", "doctor",
 )  # fmt: skip
 _HOMES = [f"roofline.cli.{name}" for name in _MODULES]
 

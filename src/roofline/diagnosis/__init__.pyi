@@ -1,5 +1,7 @@
 from .advice import BreakEven as BreakEven
 from .advice import break_even as break_even
+from .advise import Recommendations as Recommendations
+from .advise import Recommended as Recommended
 from .causes import Advice as Advice
 from .causes import Candidate as Candidate
 from .causes import Cause as Cause

@@ -182,7 +182,7 @@ def lower_bound(expected: Estimate) -> float:
     cached = max((level.capacity or 0.0 for level in chip.memory[1:]), default=0.0)
     compute = [row.kernel.count * _least_compute(row, expected) for row in expected.rows]
     room = machine(chip).on_chip
-    moved = max(_compulsory_bytes(expected) - cached, sum(_from_sources(row, room) for row in expected.rows), 0.0)
+    moved = max(compulsory_bytes(expected) - cached, sum(_from_sources(row, room) for row in expected.rows), 0.0)
     whole = max(sum(compute), moved / chip.bandwidth)
     if expected.mode == "compiled":
         return float(whole / chip.clock_slack)
@@ -234,8 +234,12 @@ def _least_compute(row: KernelCount, expected: Estimate) -> float:
     return float(row.flops) * (WINOGRAD if winograd else 1.0) / max(rates)
 
 
-def _compulsory_bytes(expected: Estimate) -> float:
-    """Return the bytes of the program's sources that some node reads, each once: of a table the rows asked for."""
+def compulsory_bytes(expected: Estimate) -> float:
+    """Return the bytes of the program's sources that some node reads, each once: of a table the rows asked for.
+
+    Args:
+        expected: An estimate of one point.
+    """
     scope, sizes = kernel_boundaries(expected.graph), expected.grid.sizes
     most: dict[str, float] = {}
     for node in expected.graph.nodes:

@@ -26,6 +26,8 @@ EXTRAS = {
     "notebooks": "run the notebooks", "docs": "build the documentation",
 }  # fmt: skip
 CALIBRATE = "roofline calibrate -o my-chip.toml measures this machine"
+#: The group of entry points that policies of :func:`roofline.optimize` are in.
+POLICIES = "roofline.policies"
 OK, MISSING, WRONG = "ok", "missing", "wrong"
 _REQUIREMENT = re.compile(r"^([\w.-]+)[^;]*(?:;.*extra == ['\"]([\w-]+)['\"])?")
 
@@ -87,7 +89,7 @@ def doctor(chip: AnyChip | None = None) -> Checkup:
         'Python'
     """
     own = _own()
-    return Checkup((*_installation(own), *_packages(own), *_devices(chip)))
+    return Checkup((*_installation(own), *_packages(own), *_policies(), *_devices(chip)))
 
 
 # --- packages ---------------------------------------------------------------------------------------------------------
@@ -126,6 +128,13 @@ def _packages(own: str) -> Iterator[Finding]:
             yield Finding("extra", extra, MISSING, f"no {', '.join(lacking)}", advice)
         else:
             yield Finding("extra", extra, OK, ", ".join(" ".join(pair) for pair in extras[extra].items()))
+
+
+def _policies() -> Iterator[Finding]:
+    """Return the policies of ``roofline optimize`` that other packages bring."""
+    points = metadata.entry_points(group=POLICIES)
+    for point in sorted(points, key=lambda point: point.name):
+        yield Finding("policy", point.name, OK, f"{point.value}; roofline optimize --policy {point.name}")
 
 
 def _version(name: str) -> str:

@@ -375,12 +375,13 @@ def _store_cache(work: Rewriter, word: str) -> None:
     caches = _caches(work.before)
     if not caches:
         raise UsageError(f"{work.before.name} has no KV cache to quantise")
+    uses = _uses(work.before, caches)
     for name in caches:
         tensor = work.before.tensors[name]
         form = cache_format(word, tensor.shape[-1], work.scales)
         if DTYPES[form].bits_per_element < DTYPES[tensor.dtype].bits_per_element:
             work.store(name, form)
-            _convert(work, name, form, tensor.dtype)
+            _convert(work, uses[name], form, tensor.dtype)
 
 
 def _caches(graph: Graph) -> list[str]:
@@ -396,14 +397,22 @@ def _caches(graph: Graph) -> list[str]:
     return list(caches)
 
 
-def _convert(work: Rewriter, cache: str, form: str, wide: str) -> None:
-    """Widen where the cache is read, narrow where it is written."""
-    root = aliases(work.before).root
-    for node in work.before.nodes:
-        kind = OPS[node.op].kind
+def _uses(graph: Graph, caches: Sequence[str]) -> dict[str, list[tuple[Node, int]]]:
+    """Return, for each cache, the nodes that read it or write into it, with the place among their inputs."""
+    root = aliases(graph).root
+    uses: dict[str, list[tuple[Node, int]]] = {name: [] for name in caches}
+    for node in graph.nodes:
         for position, name in enumerate(node.inputs):
-            if kind in ("attention", "matmul") and root(name) == cache:
-                work.dequantize(node, position, wide)
-        if node.op == "cache_update" and root(node.inputs[0]) == cache:
+            if (cache := root(name)) in uses:
+                uses[cache].append((node, position))
+    return uses
+
+
+def _convert(work: Rewriter, uses: Sequence[tuple[Node, int]], form: str, wide: str) -> None:
+    """Widen where the cache is read, narrow where it is written."""
+    for node, position in uses:
+        if OPS[node.op].kind in ("attention", "matmul"):
+            work.dequantize(node, position, wide)
+        if node.op == "cache_update" and position == 0:
             work.change(node, kernel=node.label)
             work.quantize(node, 1, form, by_row=bool(DTYPES[form].group), kernel=node.label)

@@ -26,6 +26,7 @@ from .memory import plot_memory as plot_memory
 from .memory import plot_memory_over_time as plot_memory_over_time
 from .memory_plan import MemoryPlaces as MemoryPlaces
 from .memory_plan import plot_memory_plan as plot_memory_plan
+from .optimization import plot_optimization as plot_optimization
 from .pareto import Pareto as Pareto
 from .pareto import plot_pareto as plot_pareto
 from .passes import PassEffects as PassEffects

@@ -29,6 +29,7 @@ from roofline.fleet.results import Fleet
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.text import shown
 from roofline.measurement.tuning.tune import Tuning
+from roofline.optimization.optimize import Optimization
 from roofline.planning.memory import MemoryPlan
 from roofline.quant.bit_widths import BitWidths
 from roofline.serving.cache_policies import CachePolicies
@@ -49,6 +50,7 @@ from roofline.view.charts.layers import plot_layers
 from roofline.view.charts.measured_sweep import plot_sweep
 from roofline.view.charts.memory import plot_memory, plot_memory_over_time
 from roofline.view.charts.memory_plan import plot_memory_plan
+from roofline.view.charts.optimization import plot_optimization
 from roofline.view.charts.pareto import plot_pareto
 from roofline.view.charts.passes import plot_passes
 from roofline.view.charts.plan import plot_plan
@@ -111,6 +113,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
         },
     ),
     (MemoryPlan, {"places": plot_memory_plan}),
+    (Optimization, {"steps": plot_optimization}),
     (PassHistory, {"passes": plot_passes}),
     (Pipeline, {"passes": lambda way: plot_passes(way.history)}),
     (Verdict, {"verdict": plot_verdict, "roofline": _measured}),

@@ -1,0 +1,11 @@
+from .moves import Move as Move
+from .optimize import Optimization as Optimization
+from .optimize import Replayed as Replayed
+from .optimize import replayed as replayed
+from .plans import Plan as Plan
+from .plans import PlanDiff as PlanDiff
+from .plans import load_plan as load_plan
+from .policies import policies as policies
+from .steps import State as State
+from .steps import Step as Step
+from .steps import replay as replay

@@ -1,0 +1,95 @@
+"""``rl.advise``: what to do first without a measurement, gains that add up, and what the field does."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from command_line import Run, fails
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from profiles import examples
+
+import roofline as rl
+
+
+@cache
+def program(name: str) -> rl.Graph:
+    return rl.model(name, phase="decode", layers=2) if name != "resnet18" else rl.model(name)
+
+
+def advised(name: str = "gpt2", chip: str = "h100-sxm", **options: Any) -> Any:
+    sizes = {} if name == "resnet18" else {"context": 256}
+    return rl.advise(program(name), chip, **{**sizes, "batch": 1, **options})
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    st.sampled_from(["gpt2", "resnet18", "mixtral-8x7b"]),
+    st.sampled_from(["h100-sxm", "t4", "b200-sxm", "tpu-v5e", "epyc-9654", "l4"]),
+    st.sampled_from([1, 16]),
+    st.sampled_from(["eager", "graph", "compiled"]),
+)
+def test_gains_add_up_and_every_change_helps(name: str, chip: str, batch: int, mode: str) -> None:
+    found = advised(name, chip, batch=batch, mode=mode)
+    sizes = {} if name == "resnet18" else {"context": 256}
+    assert found.before.time == rl.estimate(program(name), chip, mode=mode, batch=batch, **sizes).time
+    assert len(found.first) <= 5
+    assert sum(one.saves_s for one in found.first) == pytest.approx(found.together.saves_s, abs=1e-12)
+    if found.first:
+        left = float(found.before.time) - found.together.saves_s
+        assert found.first[-1].together_s == pytest.approx(left)
+    if found.before.fits:
+        assert all(one.saves_s > 0 for one in found.first)
+    assert all(one.low_s <= one.saves_s <= one.high_s for one in found.first)
+    assert not {one.change for one in found.first} & set(found.idle)
+
+
+def test_decode_of_a_small_batch_wants_a_cuda_graph_first_and_a_larger_batch() -> None:
+    """Graphs where launches take the time (pytorch.org/blog/accelerating-pytorch-with-cuda-graphs)."""
+    found = advised()
+    assert found.first[0].change == "replay as a CUDA graph"
+    assert found.first[-1].option.startswith("--batch")
+    assert found.before.bound == "host"
+    assert not any("CUDA graph" in one.change for one in advised(chip="tpu-v5e").first)
+
+
+def test_what_does_not_fit_is_made_to_fit_first() -> None:
+    found = rl.advise("llama-3-70b", "h100-sxm", phase="decode", batch=1, context=512, mode="graph")
+    assert not found.before.fits
+    assert found.after.fits
+    assert "fp8" in found.first[0].change or "int" in found.first[0].change
+    large = rl.advise("llama-3-70b", "t4", phase="decode", batch=1, context=512, mode="graph")
+    assert any(one.option.startswith("--tp") or "run on" in one.change for one in large.first)
+
+
+def test_blackwell_is_offered_four_bits_with_units_and_hopper_is_not() -> None:
+    prefill = rl.model("llama-3-8b", phase="prefill", layers=8)
+    b200, h100 = (rl.advise(prefill, chip, batch=4, seq=4096, mode="compiled") for chip in ("b200-sxm", "h100-sxm"))
+    offered = [one.change + one.instead for one in (*b200.first, *h100.first)]
+    assert any("nvfp4" in text for text in offered[: len(b200.first)])
+    assert not any("nvfp4" in text for text in offered[len(b200.first) :])
+
+
+def test_nothing_is_sure_on_a_chip_that_nobody_measured() -> None:
+    found = advised("resnet18", "wormhole-n150")
+    assert found.summary()["calibrated"] == "prior"
+    assert {one.certainty for one in found.first} <= {"likely", "unsure"}
+
+
+def test_the_number_of_things_is_what_was_asked_for() -> None:
+    assert len(advised(first=1).first) == 1
+    with pytest.raises(rl.RooflineError, match="first"):
+        advised(first=0)
+
+
+def test_the_command_prints_a_table_of_80_columns(run: Run) -> None:
+    shown = run("advise", "gpt2", "h100-sxm", "--phase", "decode", "-S", "256")
+    assert "replay as a" in shown.out
+    assert "no help" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+    record = run("advise", "gpt2", "h100-sxm", "--phase", "decode", "-S", "256", "--json").data
+    assert record["schema"]["name"] == "advise"
+    assert record["rows"][0]["option"] == "--mode graph"
+    fails(run("advise", "gpt2", "h100-sxm", "--phase", "decode"), "context")
