@@ -281,7 +281,7 @@ def test_a_policy_that_fails_is_a_remark_and_an_unknown_one_an_error() -> None:
 def test_the_command_writes_replays_compares_and_takes_back(run: Run, tmp_path: Path) -> None:
     plan, less = str(tmp_path / "plan.toml"), str(tmp_path / "less.toml")
     made = run("optimize", "gpt2", "h100-sxm", "-S", "64", "--without", "kernels", "-o", plan, "--json")
-    assert made.data["gain"] > 2
+    assert made.data["improvement"] > 2
     again = run("optimize", "--replay", plan, "--rollback", "1", "-o", less, "--json").data
     assert [row["step"] for row in again["rows"]] == ["as given", *(row["step"] for row in made.data["rows"][:-1])]
     assert all(row["planned_s"] == row["time_s"] for row in again["rows"])

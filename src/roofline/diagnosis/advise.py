@@ -172,7 +172,7 @@ class Recommendations(Report):
             "bound": str(self.before.bound), "fits": bool(self.before.fits),
             "calibrated": weakest(self.before.times[0]),
             "together_s": float(self.before.time) - self.together.saves_s, "saved": asdict(self.together),
-            "gain": self.gain, "bound_after": str(self.after.bound), "fits_after": bool(self.after.fits),
+            "improvement": self.gain, "bound_after": str(self.after.bound), "fits_after": bool(self.after.fits),
             "no_help": list(self.idle),
         }  # fmt: skip
 

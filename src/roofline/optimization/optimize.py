@@ -108,7 +108,7 @@ class Optimization(Report):
         """Return figures before and after, the limits, the front, and how sure all of it is."""
         value = self.target.value
         return {
-            "before": self._figures(self.before), "after": self._figures(self.after), "gain": self.gain,
+            "before": self._figures(self.before), "after": self._figures(self.after), "improvement": self.gain,
             "limits": dict(self.plan.limits), "gap": self.gap, "tried": self.tried,
             "validation": self.validation.record() if self.validation else {},
             "front": [{"plan": [repr(step) for step in point.state.steps], "value": value(point.figures),
@@ -129,7 +129,7 @@ class Optimization(Report):
             rows.append({
                 "step": repr(step), "move": move.name, "changes": move.changes, "needs": move.needs,
                 "saves_s": saved.saves_s, "saves_low_s": saved.low_s, "saves_high_s": saved.high_s,
-                "certainty": saved.certainty, "gain": self.target.value(before) / self.target.value(after),
+                "certainty": saved.certainty, "improvement": self.target.value(before) / self.target.value(after),
                 **self._figures(after),
             })  # fmt: skip
         return rows
