@@ -494,6 +494,42 @@ def test_marlin_gains_for_a_few_rows_and_loses_for_many() -> None:
     assert max(errors) < 0.45
 
 
+#: Microseconds of a block of experts of which all are read, by chip: experts, hidden width, inner width, picks, tokens,
+#: format and the fastest kernel of a stack (tables ``moe`` of aiconfigurator-core 0.12.0, routing ``balanced``):
+#: gpt-oss-120b by TensorRT-LLM 1.3.0rc20 and vLLM 0.24 (Triton's), Kimi-K2 on four and eight devices by SGLang 0.5.14.
+BLOCKS = (
+    ("h200-sxm", 128, 2880, 2880, 4, 128, "mxfp4", 618.8), ("h200-sxm", 128, 2880, 2880, 4, 256, "mxfp4", 666.8),
+    ("h200-sxm", 384, 7168, 512, 8, 256, "int4-g32-sym", 766.2),
+    ("b200-sxm", 384, 7168, 512, 8, 256, "int4-g32-sym", 649.7),
+    ("h200-sxm", 384, 7168, 256, 8, 256, "int4-g32-sym", 452.4),
+    ("b200-sxm", 384, 7168, 256, 8, 256, "int4-g32-sym", 363.0),
+)  # fmt: skip
+
+
+def experts_of(experts: int, hidden: int, inner: int, picks: int, tokens: int, word: str) -> rl.Graph:
+    b = rl.ops.Builder("block", "bf16")
+    x, y = b.input("x", (tokens * picks, hidden)), b.input("y", (tokens * picks, inner))
+    up, down = b.weight("up", (experts, 2 * inner, hidden)), b.weight("down", (experts, hidden, inner))
+    outs = [b.op("expert_linear", each, w, top_k=picks, name=f"{w}_out") for each, w in ((x, up), (y, down))]
+    return rl.passes.quantize(b.graph(outs), weights=word)
+
+
+@pytest.mark.parametrize("row", BLOCKS, ids=lambda row: f"{row[0]}-{row[1]}-{row[3]}-{row[5]}")
+def test_experts_of_four_bits_beside_public_kernels(row: tuple[Any, ...]) -> None:
+    chip, *block, micros = row
+    rows = rl.count(experts_of(*block)).rows
+    ours = sum(float(kernel_time(each, rl.chip(chip), regime="warm").expected) for each in rows)
+    assert 0.75 < ours * 1e6 / micros < 1.2  # theirs sort tokens and add up as well
+
+
+def test_experts_that_no_token_picks_take_no_time() -> None:
+    few, all_read = (
+        sum(float(kernel_time(each, rl.chip("h200-sxm"), regime="warm").expected) for each in rl.count(graph).rows)
+        for graph in (experts_of(128, 2880, 2880, 4, tokens, "mxfp4") for tokens in (32, 256))
+    )
+    assert few / all_read == pytest.approx(1 - (1 - 4 / 128) ** 32, abs=0.05)
+
+
 #: What was run for each format of the weights. Eager PyTorch quantises activations in seven kernels: not compared.
 RAN: dict[str, dict[str, Any]] = {
     "bf16": {}, "int4-g128": {"weights": "int4-g128", "dequantize": "tinygemm"}, "fp8": {"activations": "fp8"},

@@ -112,6 +112,10 @@ GROUP = Group(
     # row, 290 us for 64, 9.07 ms for 2048 (bench.py of IST-DASLab/marlin, in vllm-project/vllm pull request 2497).
     dequantize=Parameter(0.03, 0.002, 2.0, "cycles", "for one core to dequantise a weight"),
     dequantize_group=Parameter(1.2, 0.0, 50.0, "cycles", "for one core to fetch a group's scale and zero point"),
+    # Median of eighteen groups (chip, stack, kernel) of blocks of experts in w4a16_mxfp4 and int4_wo, all of whose
+    # experts are read for 4 to 10 rows each: H100, H200, B200; vLLM 0.24, SGLang 0.5.14, TensorRT-LLM 1.3.0rc20
+    # (moe_perf.parquet of aiconfigurator-core 0.12.0).
+    dequantize_scale=Parameter(0.5, 0.0, 50.0, "cycles", "the same for a scale alone"),
     share_dequantized=Parameter(0.6, 0.1, 1.2, "ratio", "matrix units fed with dequantised weights against 16-bit"),
     tinygemm=Parameter(0.03, 0.005, 1.0, "share", "of the 16-bit peak that tinygemm, PyTorch's int4 kernel, reaches"),
 )
@@ -369,8 +373,10 @@ def _second(work: Launch) -> float:
 
 def _dequantizing(work: Launch, p: Mapping[str, float]) -> float:
     """Time of a core to dequantise one weight, with its share of the group's scale [s]."""
-    group = DTYPES[work.row.kernel.stored[1]].group
-    return (p["dequantize"] + (p["dequantize_group"] / group if group else 0.0)) / work.machine.clock
+    stored = DTYPES[work.row.kernel.stored[1]]
+    symmetric = stored.overhead_bits <= 16 or "sym" in stored.name
+    fetched = p["dequantize_scale" if symmetric else "dequantize_group"]
+    return (p["dequantize"] + (fetched / stored.group if stored.group else 0.0)) / work.machine.clock
 
 
 def _library(work: Launch) -> str:

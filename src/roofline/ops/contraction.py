@@ -45,7 +45,8 @@ def _routed(t: Any, k: Any, e: Any, n: Any, top_k: int) -> Work:
 
 
 def _matmul_by_expert(sizes: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
-    groups = np.minimum(sizes["e"], sizes["t"])
+    """One matmul for each expert that a token picked; those that none picked do not run."""
+    groups = distinct(sizes["e"], 1, sizes["t"])
     return groups, sizes["t"] / groups, sizes["n"], sizes["k"]
 
 
