@@ -218,7 +218,7 @@ def test_an_evaluation_of_ones_own_is_what_counts():
     assert costs.measured == f"what the evaluation becomes worse by, from {costs.base:.6g}"
     both = {"0.weight": "int8", "2.weight": "int8"}
     assert costs.error(both) == costs.base - mean(rl.quant.quantize_module(net, [], "int8").module)
-    with pytest.raises(rl.errors.UsageError, match="evaluate returned nan"):
+    with pytest.raises(rl.errors.UsageError, match=r"evaluate\(\.\.\.\)=nan: expected a number"):
         rl.quant.sensitivity(net, [x], ["int8"], evaluate=lambda _: float("nan"))
     with pytest.raises(rl.errors.UsageError, match="better='more'; allowed: lower, higher"):
         rl.quant.sensitivity(net, [x], ["int8"], better="more")

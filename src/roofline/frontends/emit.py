@@ -81,7 +81,7 @@ def reduce(
     last = not outer and rank > 0 and [axis % rank for axis in named] == [rank - 1]
     if last and not keepdim and how in ("sum", "mean", "argmax"):
         return b.op(how, x, name=name or how, dtype=dtype)
-    return b.op("reduce", x, name=name or how, dtype=dtype, axes=named, keepdim=keepdim, flops=PER_ELEMENT[how],
+    return b.op("reduce", x, name=name or how, dtype=dtype, axes=named, keepdim=keepdim, how=how,
                 **more)  # fmt: skip
 
 

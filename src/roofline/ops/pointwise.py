@@ -284,8 +284,9 @@ declare(Op(
     lambda b, x, h, flops: Work(vector=2 * flops * b * h, reads={0: b * h, 1: b * x}, writes=b * x), mix, fixed="x h",
 ))  # fmt: skip
 declare(Op(
-    "fill", None, "pointwise", "Write a constant.", reference=lambda call: np.full(call.shape, call.free("value")),
-    shape=by_option, rule=free,
+    "fill", None, "pointwise", "Write a constant, or numbers a ``step`` apart.", shape=by_option, rule=free,
+    reference=lambda call: np.full(call.shape, call.free("value"))
+    + call.attrs.get("step", 0) * call.arange(call.shape[-1] if call.shape else 1).reshape(call.shape[-1:]),
 ))  # fmt: skip
 declare(Op(
     "bernoulli", None, "pointwise",

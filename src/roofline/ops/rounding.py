@@ -124,10 +124,10 @@ def axes_of(axis: Axis, ndim: int) -> tuple[int, ...]:
     Raises:
         ShapeError: An axis that the array has not.
     """
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    if any(not -ndim <= each < ndim for each in axes):
+    axes = axis if isinstance(axis, tuple | list) else (axis,)
+    if not axes or any(type(each) is not int or not -ndim <= each < ndim for each in axes):
         raise ShapeError(f"axis={axis!r}: the array has {ndim} axes")
-    return tuple(sorted(each % ndim for each in axes))
+    return tuple(sorted({each % ndim for each in axes}))
 
 
 def rows_of(x: Array, axis: tuple[int, ...]) -> Array:

@@ -103,14 +103,21 @@ def kept_axes(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...
     return best[1] if best else None
 
 
+def part_axes(shape: tuple[int, ...], target: tuple[int, ...], along: int | None) -> tuple[int, ...] | None:
+    """Return :func:`kept_axes`; of a part with one axis fewer, the one along which it starts is what goes."""
+    if along is not None and len(target) == len(shape) - 1:
+        return tuple(at for at in range(len(shape)) if at != along)
+    return kept_axes(shape, target)
+
+
 @op("slice", None, "view", shape=by_option, alias=0, rule=sliced_axes,
     gradient=lambda t, node, dy: t.accumulate_part(node.inputs[0], dy, dict(node.attrs).get("start")))  # fmt: skip
 def slice_(call: Call, x: Array) -> Array:
     """A part of a tensor: nothing moves. From ``start`` along ``axis``; without them, from places of the node's own."""
-    axes = kept_axes(x.shape, call.shape)
+    along = int(call.attrs.get("axis", -1)) % x.ndim if "start" in call.attrs else None
+    axes = part_axes(x.shape, call.shape, along)
     if axes is None:
         return fold(x, call.shape)
-    along = int(call.attrs.get("axis", -1)) % x.ndim if "start" in call.attrs else None
     where: list[slice | int] = []
     for axis, size in enumerate(x.shape):
         length = call.shape[axes.index(axis)] if axis in axes else 1

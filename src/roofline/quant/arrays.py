@@ -23,11 +23,33 @@ def array(x: Any, what: str = "an array") -> Array:
         UsageError: No numbers.
     """
     if hasattr(x, "detach"):
-        x = x.detach().cpu().double().numpy()
+        x = x.detach().cpu()
+        x = (x if x.is_complex() else x.double()).numpy()
     try:
-        return np.asarray(x, dtype=np.float64)
+        given = np.asarray(x)
+        if np.iscomplexobj(given):
+            raise TypeError
+        return given.astype(np.float64, copy=False)
     except (TypeError, ValueError):
         raise UsageError(f"{what}: expected an array of numbers, not {shown(x)}") from None
+
+
+def finite(x: Array, what: str) -> Array:
+    """Return numbers that are all finite.
+
+    Raises:
+        UsageError: Some are not.
+    """
+    if not np.isfinite(x).all():
+        raise UsageError(f"{what}: {int((~np.isfinite(x)).sum())} of {x.size} numbers are not finite")
+    return x
+
+
+def is_whole(x: Any) -> bool:
+    """Tell whether an array, or a tensor, is of a format of whole numbers or flags: packed codes, places, masks."""
+    if hasattr(x, "is_floating_point"):
+        return not x.is_floating_point()
+    return getattr(getattr(x, "dtype", None), "kind", "f") in "iub"
 
 
 def like(values: Array, x: Any) -> Any:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from roofline.ops.rounding import Axis, Format, Quantized, axes_of, number_format, quantized
+import numpy as np
+
+from roofline.ir.errors import ShapeError, UsageError
+from roofline.ir.text import shown
+from roofline.ops.rounding import Axis, Format, Quantized, axes_of, number_format, quantized, rows_of, shared
 from roofline.quant.arrays import array, like
 from roofline.quant.ranges import Range
 from roofline.quant.words import as_format
@@ -28,7 +32,7 @@ def round_to(x: Any, format: str | Format, axis: Axis = -1, *, within: Range | N
     Raises:
         UnknownDType: No such format.
         UsageError: Numbers that are not finite, or groups that do not divide the rows.
-        ShapeError: No such axis.
+        ShapeError: No such axis, or ranges of other groups.
 
     Example:
         >>> q = round_to([[-1.0, 0.5, 2.0, 0.0]], "int8")
@@ -40,8 +44,19 @@ def round_to(x: Any, format: str | Format, axis: Axis = -1, *, within: Range | N
     row = 1
     for each in axes:
         row *= numbers.shape[each]
-    low, high = (None, None) if within is None else (within.low, within.high)
-    return quantized(numbers, as_format(format, row), axes, low, high)
+    form = as_format(format, row)
+    if within is None:
+        return quantized(numbers, form, axes)
+    _check_range(within, form, rows_of(numbers, axes))
+    return quantized(numbers, form, axes, within.low, within.high)
+
+
+def _check_range(within: Any, form: Format, rows: Any) -> None:
+    if not isinstance(within, Range):
+        raise UsageError(f"within={shown(within)}: expected a range from calibrate")
+    ranges, scales = np.shape(within.low), np.shape(shared(form, rows, np.maximum))
+    if np.size(within.low) != 1 and ranges != scales:
+        raise ShapeError(f"within: ranges of shape {list(ranges)}; {form} has {list(scales)} scales here")
 
 
 def fake(x: Any, format: str | Format, axis: Axis = -1, *, within: Range | None = None) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from roofline.frontends.torch import from_torch
 from roofline.ir.errors import MissingExtra, UsageError, did_you_mean
+from roofline.ir.text import shown
 from roofline.ops.rounding import Format, number_format, quantized
 from roofline.passes.formats.quantize import format_for
 from roofline.passes.formats.scales import activation_format
@@ -49,7 +50,11 @@ def quantize_module(module: Any, batches: Iterable[Any] = (), recipe: Recipe | s
         (['0.weight', '2.weight'], True)
     """
     _check_torch()
-    recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
+    if not hasattr(module, "named_modules"):
+        raise UsageError(f"quantize_module: expected a torch.nn.Module, not {shown(module)}; quantize_weights takes a "
+                         "program and its arrays, quantize_arrays a checkpoint")  # fmt: skip
+    if not isinstance(recipe, Recipe):
+        recipe = Recipe(recipe)
     if recipe.weights is None:
         recipe = replace(recipe, weights=recipe.activations)
     result, batches = copy.deepcopy(module).eval(), list(batches)

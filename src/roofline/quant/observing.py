@@ -14,7 +14,8 @@ from roofline.ops.elements import Array
 from roofline.ops.reference import run
 from roofline.ops.registry import OPS
 from roofline.passes.formats.quantize import weight_matrices
-from roofline.quant.arrays import array
+from roofline.passes.rewriting.clean import settled
+from roofline.quant.arrays import array, finite
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +73,8 @@ def observe(
         What was seen, by the name of the weight.
 
     Raises:
-        UsageError: No batches, a weight without numbers, or an input that is not there.
+        UsageError: No batches, numbers that are not finite, a weight without numbers, an input that is not there, or
+            a graph that does not say all that it computes (a dropout, a program by its configuration).
         ShapeError: An array of another shape than the tensor.
 
     Example:
@@ -98,19 +100,38 @@ def _observe_graph(
         if OPS[matrix.node.op].kind == "matmul" and matrix.position == 1
     }  # fmt: skip
     seen = {matrix.root: Seen() for matrix in matrices.values()}
+    if drawn := left_open(graph, [matrix.node.inputs[0] for matrix in matrices.values()]):
+        raise UsageError(
+            f"{graph.name}: {drawn[0]} leaves open what it computes, so that calibration would be on drawn numbers; run "
+            "the module instead: inputs=rl.quant.observe(module, batches)"
+        )
     missing = [name for name in seen if name not in weights]
     if missing:
         raise UsageError(f"{graph.name}: weights has no numbers for {missing[0]!r}")
 
     def watch(node: Node, inputs: list[Array], result: Array) -> None:
         if node.name in matrices:
-            x = inputs[0]
+            x = finite(inputs[0], f"what {node.name} reads in calibration")
             seen[matrices[node.name].root].add(x, x.reshape(-1, x.shape[-1]), -1, keep)
 
     numbers = {name: array(each, name) for name, each in weights.items()}
     for batch in batches:
         run(graph, {**numbers, **{name: array(each, name) for name, each in batch.items()}}, 0, False, watch, {})
     return seen
+
+
+def left_open(graph: Graph, names: Iterable[str]) -> list[str]:
+    """Return the nodes before some tensors whose operands and options do not say all that they compute."""
+    needed, drawn = set(names), list[str]()
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs)
+            attrs = dict(node.attrs)
+            is_number = node.op == "fill" and "value" in attrs
+            is_known = settled(node) and (node.op != "attention_softmax" or "scale" in attrs)
+            if not (is_number or is_known):
+                drawn.append(node.name)
+    return drawn[::-1]
 
 
 # --- modules ---------------------------------------------------------------------------------------------------------
@@ -148,7 +169,7 @@ def observe_module(module: torch.nn.Module, batches: Iterable[Any], keep: bool =
         def look(layer: Any, args: tuple[Any, ...]) -> None:
             if not args:  # named arguments
                 return
-            x = array(args[0], name)
+            x = finite(array(args[0]), f"what {name} reads in calibration")
             seen[name].add(x, _rows(layer, x), 1 - layer.weight.ndim if is_convolution(layer) else -1, keep)
 
         return look

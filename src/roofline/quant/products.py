@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from roofline.ir.errors import ShapeError, UsageError
+from roofline.ir.text import shown
 from roofline.ops.elements import Array, Element, Float, Integer
 from roofline.ops.rounding import Quantized, rows_of
 
@@ -68,6 +69,9 @@ def matmul(a: Quantized, b: Quantized) -> Product:
         >>> matmul(a, b).integers.tolist()
         [[[4064]], [[16801]]]
     """
+    for each, what in ((a, "a"), (b, "b")):
+        if not isinstance(each, Quantized):
+            raise UsageError(f"matmul: {what} is {shown(each)}; expected what round_to returns")
     left, right = rows_of(a.codes, a.axis), rows_of(b.codes, b.axis)
     length = left.shape[-1]
     if length != right.shape[-1]:

@@ -10,7 +10,7 @@ import numpy as np
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ops.elements import Array
 from roofline.ops.rounding import Axis, Format, axes_of, quantized, rows_of, shared
-from roofline.quant.arrays import batches_of
+from roofline.quant.arrays import batches_of, finite
 from roofline.quant.words import as_format
 
 Method = Literal["minmax", "percentile", "mse"]
@@ -52,7 +52,7 @@ def calibrate(
 
     Raises:
         UnknownDType: No such format.
-        UsageError: No numbers, several batches for several scales, an unknown method or a percentile out of range.
+        UsageError: No numbers, some that are not finite, several batches for several scales, an unknown method or a percentile out of range.
 
     Example:
         >>> import numpy as np
@@ -64,7 +64,7 @@ def calibrate(
         raise UsageError(f"method={method!r}; allowed: {', '.join(_METHODS)}{did_you_mean(str(method), _METHODS)}")
     if not 50 < percentile <= 100:
         raise UsageError(f"percentile={percentile!r}: more than 50 and at most 100")
-    arrays = batches_of(batches)
+    arrays = [finite(each, "calibrate") for each in batches_of(batches)]
     rows = [rows_of(each, axes_of(axis, each.ndim)) for each in arrays]
     form = as_format(format, rows[0].shape[-1])
     if len(rows) > 1 and form.per != "tensor":

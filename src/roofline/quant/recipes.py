@@ -11,7 +11,9 @@ import numpy as np
 
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.numbers import finite_number
 from roofline.ir.report import Report
+from roofline.ir.text import shown
 from roofline.ops.deviation import Deviation, decibels
 from roofline.ops.elements import Array
 from roofline.ops.rounding import Axis, Format, Quantized, rows_of
@@ -19,7 +21,7 @@ from roofline.passes.formats.quantize import quantize
 from roofline.quant.errors import deviation
 from roofline.quant.formats import round_to
 from roofline.quant.ranges import Method, calibrate
-from roofline.quant.secondorder import gptq, output_error
+from roofline.quant.secondorder import checked_moment, gptq, output_error
 from roofline.quant.words import as_format, stored_as
 
 #: A format for all layers, or formats by pattern, of which the last that fits wins and ``None`` leaves alone.
@@ -65,6 +67,11 @@ class Recipe:
                 raise UsageError(
                     f"{option}={value!r}; allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}"
                 )
+        if not isinstance(self.weights, str | Mapping | None):
+            raise UsageError(f"weights={shown(self.weights)}: expected a format, or formats by the names of matrices")
+        for option, value in (("damping", self.damping), ("smooth", self.smooth)):
+            if value is not None:
+                finite_number(option, value, 0.0, 1.0)
 
 
 _WORDS: dict[str, tuple[str, ...]] = {
@@ -186,7 +193,8 @@ def round_layer(
     """Round one matrix as a recipe says, and measure what that does."""
     if not np.isfinite(weight).all():
         raise UsageError(f"{name}: {int((~np.isfinite(weight)).sum())} of {weight.size} weights are not finite")
-    form = as_format(word, rows_of(weight, _axes(axis, weight)).shape[-1], name)
+    width = rows_of(weight, _axes(axis, weight)).shape[-1]
+    form, moment = as_format(word, width, name), None if moment is None else checked_moment(moment, width, name)
     if recipe.method == "gptq":
         if moment is None:
             raise UsageError(

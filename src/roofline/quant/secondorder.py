@@ -51,7 +51,7 @@ def hessian(inputs: Any) -> Array:
         >>> hessian([[1.0, 2.0], [3.0, 4.0]]).tolist()
         [[10.0, 14.0], [14.0, 20.0]]
     """
-    batches = batches_of([inputs] if isinstance(inputs, list) and not hasattr(inputs[0], "shape") else inputs, "inputs")
+    batches = batches_of([inputs] if isinstance(inputs, list) and inputs and not hasattr(inputs[0], "shape") else inputs, "inputs")
     widths = {each.shape[-1] for each in batches}
     if len(widths) > 1:
         raise ShapeError(f"inputs: batches of different widths {sorted(widths)}")
@@ -107,7 +107,7 @@ def gptq(
     axes = axes_of(axis, whole.ndim)
     rows = rows_of(whole, axes)
     form = as_format(format, rows.shape[-1])
-    moment = _moment(hessian(inputs) if second is None else array(second, "second"), rows.shape[-1])
+    moment = checked_moment(hessian(inputs) if second is None else array(second, "second"), rows.shape[-1], "gptq")
     flat = rows.reshape(-1, rows.shape[-1])
     nearest = round_to(flat, form, within=_range(flat, form, ranges))
     best = _better_rows(flat, moment, nearest, _by_column(flat, moment, nearest, damping, order, ranges))
@@ -127,11 +127,12 @@ def _check_words(blind: bool, order: str, damping: float) -> None:
         raise UsageError(f"damping={damping!r}: a share of at least 0 and below 1")
 
 
-def _moment(moment: Array, width: int) -> Array:
+def checked_moment(moment: Array, width: int, where: str) -> Array:
+    """Return a second moment of calibration inputs, refused where it does not go with rows of some width."""
     if moment.shape != (width, width):
-        raise ShapeError(f"gptq: rows of {width} weights need inputs of that width, not {moment.shape[0]}")
+        raise ShapeError(f"{where}: rows of {width} weights need inputs of that width, not {len(moment)}")
     if not np.isfinite(moment).all():
-        raise UsageError("gptq: calibration inputs are not finite")
+        raise UsageError(f"{where}: calibration inputs are not finite")
     return moment
 
 

@@ -19,15 +19,16 @@ from roofline.frontends.torch import from_torch
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.numbers import finite_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import prod
 from roofline.ops.deviation import decibels
 from roofline.ops.reference import execute
 from roofline.ops.registry import Array
 from roofline.passes.formats.quantize import chosen, quantize
-from roofline.quant.arrays import array
+from roofline.quant.arrays import array, finite
 from roofline.quant.modules import quantize_module
-from roofline.quant.observing import call
+from roofline.quant.observing import call, left_open
 from roofline.quant.recipes import Recipe
 from roofline.quant.weights import quantize_weights
 
@@ -132,7 +133,7 @@ class Sensitivity(Report):
 def sensitivity(
     program: Any,
     batches: Iterable[Any],
-    formats: Sequence[str] = FORMATS,
+    formats: str | Sequence[str] = FORMATS,
     *,
     weights: Mapping[str, Any] | None = None,
     recipe: Recipe | None = None,
@@ -182,11 +183,11 @@ def sensitivity(
     rows = tuple(
         LayerCost(name, word, count, float(DTYPES[stored].bits_per_element), *meter({name: word}))
         for name, count in elements.items()
-        for word in formats
+        for word in _listed(formats)
         if (stored := _stored(subjected.graph, name, word, recipe.activations))
     )
     if not rows:
-        raise UsageError(f"sensitivity: {', '.join(formats)} fits no layer of {subjected.graph.name}")
+        raise UsageError(f"sensitivity: {', '.join(_listed(formats))} fits no layer of {subjected.graph.name}")
     return Sensitivity(subjected.graph, recipe, rows, meter.base, meter.words(len(every)), meter)
 
 
@@ -282,7 +283,7 @@ class _OfGraph:
     """A program with weights of its own, run by the numpy executor."""
 
     def __init__(self, graph: Graph, weights: Mapping[str, Any], batches: Sequence[Any], recipe: Recipe) -> None:
-        self.graph, self.recipe = graph, recipe
+        self.graph, self.recipe, self.drawn = graph, recipe, left_open(graph, graph.outputs)
         self.batches = [{name: array(each, name) for name, each in batch.items()} for batch in batches]
         self.weights = {name: array(each, name) for name, each in weights.items()}
 
@@ -312,7 +313,8 @@ class _Meter:
         self.sign = 1 if better == "lower" else -1
         whole = subjected.rounded({})
         self.base = None if evaluate is None else self._score(whole)
-        self.before = [] if evaluate is not None else list(subjected.outputs(whole, {}))
+        outputs = [] if evaluate is not None else subjected.outputs(whole, {})
+        self.before = [finite(each, "sensitivity: outputs on the batches") for each in outputs]
 
     def __call__(self, formats: Formats) -> tuple[float, float | None]:
         rounded = self.subjected.rounded(formats)
@@ -325,13 +327,12 @@ class _Meter:
 
     def _score(self, of: Any) -> float:
         assert self.evaluate is not None
-        score = float(self.evaluate(of))
-        if not np.isfinite(score):
-            raise UsageError(f"evaluate returned {score}; expected a finite number")
-        return score
+        return finite_number("evaluate(...)", self.evaluate(of))
 
     def words(self, batches: int) -> str:
         """Say how errors are measured."""
         if self.base is not None:
             return f"what the evaluation becomes worse by, from {self.base:.6g}"
-        return f"noise in the outputs over their power, on {batches} batch{'es' if batches > 1 else ''}"
+        drawn = getattr(self.subjected, "drawn", [])
+        more = f"; what the graph leaves open is drawn, {len(drawn)} nodes from {drawn[0]} on" if drawn else ""
+        return f"noise in the outputs over their power, on {batches} batch{'es' if batches > 1 else ''}{more}"

@@ -12,7 +12,7 @@ from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Graph, check_graph
 from roofline.ops.elements import Array
 from roofline.passes.formats.quantize import Weights, check_patterns, chosen, format_for, quantize
-from roofline.quant.arrays import array
+from roofline.quant.arrays import array, is_whole
 from roofline.quant.observing import Seen, observe
 from roofline.quant.recipes import QuantizedModel, Recipe, round_layer
 from roofline.quant.secondorder import hessian
@@ -39,8 +39,8 @@ def quantize_weights(
         method: ``nearest`` or ``gptq``.
         inputs: What each matrix is multiplied by in calibration, by tensor name: ``[..., in]``, one or several, or
             what :func:`observe` saw of the PyTorch module.
-        batches: Inputs of the program by name instead, which runs on them in numpy. What a captured program leaves open
-            (where a slice starts) is drawn then: look at the module itself where it slices or counts positions.
+        batches: Inputs of the program by name instead, which runs on them in numpy; refused where the program does not
+            say all that it computes.
         keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
         how: ``ranges``, ``order`` and ``damping`` of a :class:`Recipe`.
 
@@ -90,7 +90,7 @@ def quantize_arrays(
     keep: Sequence[str] | None = None,
     **how: Any,
 ) -> QuantizedModel:
-    """Round the matrices of a checkpoint, without a program: all that have two axes or more.
+    """Round the matrices of a checkpoint, without a program: all floats that have two axes or more.
 
     Weights of linear layers are ``[out, in]`` and of convolutions ``[out, in, ...]``, as PyTorch stores them.
 
@@ -119,20 +119,26 @@ def quantize_arrays(
     recipe = Recipe(format, method=method, keep=keep, **how)  # type: ignore[arg-type]
     table = {"*": format} if isinstance(format, str) else dict(format)
     names = {each: (each, each.removesuffix(".weight")) for each in weights}
+    if rounded := [each for each in weights if each.endswith(".codes") and f"{each[:-6]}.scale" in weights]:
+        raise UsageError(f"{name}: {rounded[0]!r} was rounded already; roofline.quant.load reads it")
     flat = [each for pair in names.values() for each in pair]
     check_patterns("weights", [pattern for pattern in table if pattern != "*"], flat)
     check_patterns("keep", keep or (), flat)
     layers = []
     for each, pair in names.items():
         word = format_for(pair, table, keep)
-        numbers = array(weights[each], each) if word is not None else np.empty(0)
+        given = weights[each] if word is not None else np.empty(0)
+        numbers = np.empty(0) if is_whole(given) else array(given, each)
         if word is None or numbers.ndim < _MATRIX or not numbers.size:
             continue
         read = next((inputs[one] for one in pair if inputs and one in inputs), None)
         moment = None if read is None else _moment(read)
         layers.append(round_layer(each, numbers, word, _summed(numbers), recipe, moment))
     if not layers:
-        raise UsageError(f"{name}: no matrix to quantise, or all are excluded; keep=() excludes none")
+        raise UsageError(
+            f"{name}: no matrix to quantise, or all are excluded or of whole numbers; keep=() excludes none "
+            "(--weights int8,NAME=int8)"
+        )
     return QuantizedModel(name, recipe, tuple(layers))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from roofline.ir.errors import UsageError
+from roofline.ir.text import shown
 from roofline.ops.rounding import Format, number_format
 from roofline.passes.formats.scales import weight_format
 
@@ -28,6 +30,8 @@ def as_format(word: str | Format, row: int, where: str = "weights") -> Format:
     """
     if isinstance(word, Format):
         return word
+    if not isinstance(word, str):
+        raise UsageError(f"{where}: expected a format such as int8 or int4-g128, not {shown(word)}")
     base, _, more = ("fp8-e5m2" if word == "e5m2" else word).partition("-")
     if more in ("e5m2", "asym"):
         return number_format(f"{weight_format(base, row, where)}-{more}")

@@ -12,7 +12,7 @@ from roofline.ir.graph import Graph, Node
 from roofline.ops.aliases import aliases
 from roofline.ops.arrays import Call
 from roofline.ops.registry import get_op
-from roofline.ops.views import kept_axes, reordering
+from roofline.ops.views import part_axes, reordering
 
 Indices = tuple[Index, ...]
 Axis = tuple[str, int]
@@ -136,10 +136,10 @@ def _expanded(w: Writer, node: Node, at: Indices) -> Indices:
 def _sliced(w: Writer, node: Node, at: Indices) -> Indices:
     """Move on to where a part starts, as the executor does (:func:`roofline.ops.views.slice_`)."""
     shape, target, call = w.shape(node.inputs[0]), w.shape(node.outputs[0]), w.call(node)
-    axes = kept_axes(shape, target)
+    along = int(call.attrs.get("axis", -1)) % len(shape) if "start" in call.attrs else None
+    axes = part_axes(shape, target, along)
     if axes is None:
         raise UsageError(f"{node.name}: a part {list(target)} of {list(shape)} is no run of any of its axes")
-    along = int(call.attrs.get("axis", -1)) % len(shape) if "start" in call.attrs else None
     own = []
     for axis, size in enumerate(shape):
         length = target[axes.index(axis)] if axis in axes else 1

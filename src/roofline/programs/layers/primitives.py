@@ -87,6 +87,7 @@ def attention(
     bias: str | None = None,
     sinks: str | None = None,
     dropout: bool = False,
+    scale: float | None = None,
     eager: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """Scores, softmax and values as one kernel, the way flash attention and SDPA run them.
@@ -102,13 +103,15 @@ def attention(
         bias: Tensor added to the scores.
         sinks: One learned logit a head that joins the softmax.
         dropout: Whether some of the probabilities are dropped, which the kernel draws itself.
+        scale: What scores are multiplied by, where it is known.
         eager: What decides which kernels a framework runs for it, as options of the scores.
     """
     seen: dict[str, Any] = {"causal": causal, "window": window}
     with b.kernel("sdpa"):
         scores = b.op("attention_scores", q, k, name="scores", **seen, **eager)
         scores = _adjust(b, scores, softcap, bias)
-        probabilities = b.op("attention_softmax", scores, *([sinks] if sinks else []), name="softmax", **seen)
+        scaled = seen if scale is None else {**seen, "scale": scale}
+        probabilities = b.op("attention_softmax", scores, *([sinks] if sinks else []), name="softmax", **scaled)
         if dropout:
             probabilities = dropped(b, probabilities, "dropout")
         return b.op("attention_values", probabilities, v, name="values", **seen)

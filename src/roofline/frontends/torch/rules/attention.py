@@ -44,8 +44,15 @@ def _eager(call: Call) -> dict[str, Any]:
 def _sdpa(call: Call) -> Result:
     return emit.attention(
         call.b, call.tensor("q"), *_seen(call), causal=call.get("causal", False), bias=call.maybe("mask"),
-        dropout=bool(call.get("dropout", 0.0)), eager=_eager(call),
+        dropout=bool(call.get("dropout", 0.0)), eager=_eager(call), **_scale(call),
     )  # fmt: skip
+
+
+def _scale(call: Call) -> dict[str, float]:
+    """What scores are multiplied by: by default one over the root of the width (PyTorch's documentation of SDPA)."""
+    width, given = call.shape("q")[-1], call.get("scale")
+    number = width**-0.5 if given is None and isinstance(width, int) else given
+    return {"scale": float(number)} if isinstance(number, int | float) else {}
 
 
 def _sdpa_backward(call: Call) -> Result:
@@ -58,11 +65,11 @@ def _sdpa_backward(call: Call) -> Result:
         scores = b.op("attention_scores", q, k, name="scores", **seen, **_eager(call))
         if (mask := call.maybe("mask")) is not None:
             scores = b.op("add", scores, mask, name="biased")
-        weights = b.op("attention_softmax", scores, name="softmax", **seen)
+        weights = b.op("attention_softmax", scores, name="softmax", **seen, **_scale(call))
         if call.get("dropout"):
             weights = primitives.dropped(b, weights, "dropout")
         inner = b.op("attention_scores", grad, v, name="grad_weights", **seen)
-        back = b.op("attention_softmax_grad", inner, weights, name="grad_scores", **seen)
+        back = b.op("attention_softmax_grad", inner, weights, name="grad_scores", **seen, **_scale(call))
         results = (
             b.op("attention_values", back, k, name="grad_q", **seen),
             b.op("attention_keys_grad", back, q, name="grad_k", g=groups, **seen),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from roofline.frontends import emit
@@ -58,10 +61,28 @@ _SUM = 2
 _BY_NUMBER = {"add": "add_scalar", "sub": "add_scalar", "mul": "mul_scalar", "div": "mul_scalar"}
 
 
+#: The option of each operator with a number, and what that is of the argument.
+_NUMBERS: dict[str, tuple[str, str, Callable[[float], float]]] = {
+    "add": ("other", "value", float), "sub": ("other", "value", operator.neg), "mul": ("other", "value", float),
+    "div": ("other", "value", lambda number: 1 / number), "pow": ("exponent", "exponent", float),
+}  # fmt: skip
+
+
+def _number(call: Call) -> dict[str, float]:
+    """The number that stands for a second tensor, so that the executor computes with it; none that is not plain."""
+    argument, option, of = _NUMBERS.get(call.what.removesuffix("_"), ("", "", float))
+    number = call.get(argument)
+    plain = type(number) in (int, float) and math.isfinite(number) and (number or call.what != "div")
+    exact = call.get("alpha", 1) == 1 and call.get("rounding_mode") is None
+    return {option: of(number)} if plain and exact else {}
+
+
 def _elementwise(what: str | int) -> Rule:
     def named(call: Call) -> Result:
         inputs = call.tensors()
-        return call.op(_BY_NUMBER.get(str(what), str(what)) if len(inputs) == 1 else str(what), *inputs)
+        if len(inputs) > 1:
+            return call.op(str(what), *inputs)
+        return call.op(_BY_NUMBER.get(str(what), str(what)), *inputs, **_number(call))
 
     def counted(call: Call) -> Result:
         terms = call.op("elementwise", *call.tensors(), flops=what)
@@ -74,7 +95,19 @@ def _elementwise(what: str | int) -> Rule:
 
 
 def _fill(call: Call) -> Result:
-    return call.op("fill", shape=call.out.shape)
+    return call.op("fill", shape=call.out.shape, **_filled(call))
+
+
+def _filled(call: Call) -> dict[str, Any]:
+    """The number that is written, or the first one and the step to the next, where the call says so."""
+    what = call.what.removeprefix("new_").removesuffix("_like").rstrip("_")
+    if what == "arange":
+        options = {"value": call.get("start", 0), "step": call.get("step", 1)}
+    else:
+        named = {"zeros": 0, "zero": 0, "ones": 1, "full": call.get("fill_value"), "fill": call.get("value"),
+                 "scalar_tensor": call.get("s")}  # fmt: skip
+        options = {"value": named.get(what)}
+    return options if all(type(each) in (int, float) and math.isfinite(each) for each in options.values()) else {}
 
 
 def _cast(call: Call) -> Result:
@@ -93,7 +126,9 @@ def _dropout(call: Call) -> Result:
 def _masked(call: Call) -> Result:
     """A number, or a tensor of one, where a mask says so: in place, or in a copy that is made first."""
     copied: dict[str, Any] = {} if call.writes else {"copied": (("vector", 1, 0),)}
-    return call.op("mask", call.tensor(), call.tensor("mask"), **copied)
+    value = call.get("value")
+    number = {"value": value} if type(value) in (int, float) and math.isfinite(value) else {}
+    return call.op("mask", call.tensor(), call.tensor("mask"), **number, **copied)
 
 
 def _resample(call: Call) -> Result:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import Any
+
 from roofline.frontends.torch.walk import Call, Result, Row, rows
 
 
@@ -11,7 +14,28 @@ def _part(call: Call) -> Result:
     shapes = [value.shape for value in call.outs]
     if shapes == [call.b.shape(source)]:
         return source
-    return tuple(call.b.op("slice", source, name=call.name, shape=shape) for shape in shapes)
+    return tuple(
+        call.b.op("slice", source, name=call.name, shape=shape, **where)
+        for shape, where in zip(shapes, _places(call, len(shapes)), strict=True)
+    )
+
+
+def _places(call: Call, parts: int) -> list[dict[str, int]]:
+    """Options of ``slice`` that say where each part starts, and along which axis; none where that is no one number."""
+    shape = call.shape()
+    axis = int(call.get("dim", 0)) % len(shape) if shape else 0
+    starts: list[Any] = {
+        "slice": lambda: [call.get("start", 0) or 0] if call.get("step", 1) == 1 else [],
+        "narrow": lambda: [call.get("start")],
+        "select": lambda: [call.get("index")],
+        "split": lambda: [at * call.get("split_size") for at in range(parts)],
+        "split_with_sizes": lambda: [0, *accumulate(call.get("split_sizes"))][:parts],
+        "unbind": lambda: list(range(parts)),
+    }.get(call.what, list)()
+    starts = [at + shape[axis] if type(at) is int and at < 0 and type(shape[axis]) is int else at for at in starts]
+    if len(starts) < parts or any(type(at) is not int or at < 0 for at in starts):
+        return [{}] * parts
+    return [{"axis": axis, "start": at} for at in starts]
 
 
 def _permuted(call: Call, axes: list[int]) -> Result:
