@@ -387,6 +387,26 @@ def test_the_command_rounds_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureF
         (lambda: rl.quant.quantize_arrays({"w": np.ones(4)}), "no matrix to quantise"),
         (lambda: rl.quant.Recipe(method="gtpq"), "did you mean gptq"),
         (lambda: rl.quant.calibrate([1.0], "int8-tensor", "mean"), "allowed: minmax, percentile, mse"),
+        (lambda: rl.quant.calibrate(np.array([1.0, np.inf]), "int8-tensor"), "1 of 2 numbers are not finite"),
+        (lambda: rl.quant.round_to(np.ones((2, 4)), None), "expected a format such as int8"),  # type: ignore[arg-type]
+        (lambda: rl.quant.round_to([1j], "int8"), "expected an array of numbers"),
+        (
+            lambda: rl.quant.round_to(np.ones((2, 4)), "int8", within=rl.quant.calibrate(np.ones((3, 4)), "int8")),
+            "within: ranges of shape [3, 1]; int8-g4-sym has [2, 1] scales here",
+        ),
+        (lambda: rl.quant.gptq(np.ones((2, 4)), [], "int8"), "inputs: there are none"),
+        (
+            lambda: rl.quant.quantize_arrays({"w": np.ones((2, 4))}, inputs={"w": np.ones((3, 2))}),
+            "w: rows of 4 weights need inputs of that width, not 2",
+        ),
+        (lambda: rl.quant.quantize_arrays({"packed": np.ones((2, 4), np.int32)}), "or of whole numbers"),
+        (
+            lambda: rl.quant.quantize_arrays({"w.codes": np.ones((2, 4)), "w.scale": np.ones((2, 1))}),
+            "'w.codes' was rounded already",
+        ),
+        (lambda: rl.quant.Recipe(damping="much"), "damping='much': expected a number from 0"),  # type: ignore[arg-type]
+        (lambda: rl.quant.matmul(np.ones((2, 4)), np.ones((2, 4))), "expected what round_to returns"),
+        (lambda: rl.quant.observe(rl.model("gpt2"), [{}]), "leaves open what it computes"),
     ],
 )
 def test_what_cannot_be_rounded_says_why(call: Callable[[], Any], words: str) -> None:

@@ -23,6 +23,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 SIZES: dict[str, Any] = {"B": 1, "S": 8, "C": 8}
+REQUEST: dict[str, Any] = {"prompt": 8, "new_tokens": 2}
 #: How each function is called with a program, a chip and the rest.
 CALLS: dict[str, Callable[..., Any]] = {
     "best_batch": lambda program, chip: rl.best_batch(program, chip, memory_limit="3 GiB", S=8, C=8),
@@ -50,6 +51,14 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
     "diagnosis.pipeline": lambda program, chip: rl.diagnosis.pipeline(program, chip, **SIZES),
     "measurement.predicted_compile": lambda program, chip: rl.measurement.predicted_compile(program, chip, **SIZES),
+    "advise": lambda program, chip: rl.advise(program, chip, **SIZES),
+    "optimize": lambda program, chip: rl.optimize(program, chip, beam=2, check=False, **SIZES),
+    "optimization.replay": lambda program, _: rl.optimization.replay(program, []),
+    "serving.cache_error": lambda program, _: rl.serving.cache_error(program, "int8", positions=16),
+    "serving.cache_policies": lambda program, chip: rl.serving.cache_policies(program, chip, **REQUEST),
+    "serving.deployment": lambda program, chip: rl.serving.deployment(program, chip),
+    "serving.plan": lambda program, chip: rl.serving.plan(program, chip, counts=[1], points=4, **REQUEST),
+    "serving.serve": lambda program, chip: rl.serving.serve(program, chip, **REQUEST),
     "serving.kv_cache": lambda program, _: rl.serving.kv_cache(program, 8),
     "serving.largest_concurrency": lambda program, chip: rl.serving.largest_concurrency(program, chip, context=8),
     "serving.largest_context": lambda program, chip: rl.serving.largest_context(program, chip),
@@ -68,21 +77,26 @@ CHIP_CALLS: dict[str, Callable[[Any], Any]] = {
     "analysis.collective": lambda chip: rl.analysis.collective(chip, "all_reduce", "1 MB", 2),
     "charts.plot_roofline": lambda chip: rl.charts.plot_roofline(chip),
     "measurement.doctor": lambda chip: rl.measurement.doctor(chip),
+    "codesign.silicon": rl.codesign.silicon,
     "diagnosis.check_ops": lambda chip: rl.diagnosis.check_ops(
         [{"op": "gemm", "dtype": "bf16", "m": 64, "n": 64, "k": 64, "time_us": 9}], chip
     ),
 }  # fmt: skip
-#: Neither: they take code, a trace or sensitivities beside the chip.
+#: Neither: they take code, a trace, sensitivities, a plan or several programs beside the chip.
 OTHERS = {
-    "measure", "measurement.compare_backends", "quant.mixed", "diagnosis.compare_traces", "diagnosis.ranks_report",
+    "codesign.search", "fleet.run", "optimization.replayed", "measure", "measurement.compare_backends", "quant.mixed", "diagnosis.compare_traces", "diagnosis.ranks_report",
     "diagnosis.trace_report",
 }  # fmt: skip
-NEED_DECODE = {"serving.kv_cache", "serving.largest_concurrency", "serving.largest_context"}
+NEED_DECODE = {"serving.cache_error", "serving.kv_cache", "serving.largest_concurrency", "serving.largest_context"}
 #: Questions that a kind of program has no answer to, and what is said.
 CANNOT = {
     **{("layouts", kind): "no kernel may have images" for kind in ("toml", "workload", "config", "folder",
                                                                   "script", "graph")},
-    **{(name, "workload"): "keeps no cache|no symbol B" for name in NEED_DECODE},
+    **{(name, "workload"): "keeps no cache|no symbol B|no attention to a cache" for name in NEED_DECODE},
+    **{(f"serving.{name}", kind): "is no language model" for name in ("cache_policies", "plan", "serve")
+       for kind in ("workload", "script")},
+    **{(f"serving.{name}", "graph"): "a deployment needs a model by name or path"
+       for name in ("cache_policies", "deployment", "plan", "serve")},
     **{(name, "workload"): "no symbol B" for name in ("best_batch", "diagnosis.check_sweep", "training.train")},
     ("serving.request", "workload"): "no symbol S",
     ("serving.request", "script"): "keeps no cache",
@@ -112,8 +126,8 @@ def annotated(kind: str, function: Callable[..., Any]) -> bool:
 def test_the_tables_name_every_function_that_takes_a_program_or_a_chip() -> None:
     programs = {name for name, function in FUNCTIONS.items() if annotated("Program", function)}
     chips = {name for name, function in FUNCTIONS.items() if annotated("Chip", function)}
-    assert programs == CALLS.keys()
-    assert chips - programs == CHIP_CALLS.keys() | OTHERS
+    assert programs - OTHERS == CALLS.keys()
+    assert (chips | programs) - CALLS.keys() == CHIP_CALLS.keys() | OTHERS
 
 
 @pytest.mark.parametrize("name", CALLS)

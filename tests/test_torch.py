@@ -804,3 +804,36 @@ def test_a_bias_of_attention_that_learns_gets_its_gradient() -> None:
     graph = rl.from_torch(functional.scaled_dot_product_attention, q, q, q, bias, backward=True)
     assert (8, 8) in [graph.tensors[name].shape for name in graph.outputs]
     assert rl.count(graph).flops == 3 * 4 * 2 * 4 * 8 * 8 * 16
+
+
+class Attended(nn.Module):
+    """A transformer's block as people write it: parts, positions, numbers, a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.both, self.out = nn.Embedding(8, 16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = x + self.table(torch.arange(x.shape[1]))
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.both(x).chunk(3, -1))
+        x = self.out(functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2))
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) / 3 - 0.5
+        first, second = x.split([3, 5], 1)
+        turned, some = torch.cat([-x[..., 8:], x[..., :8]], -1), x.flatten(0, 1)[4:12].view(8, 16)
+        return x[:, -2], turned, first.amax(-1), second.unbind(0)[1] / 2, some.select(0, 3) * 2
+
+
+def test_the_executor_computes_what_pytorch_does() -> None:
+    torch.manual_seed(0)
+    net, x = Attended(), torch.randn(2, 8, 16)
+    graph = rl.from_torch(net, x)
+    state = {name: each.numpy() for name, each in net.state_dict().items()}
+    for ours, theirs in zip(execute(graph, {**state, "x": x.numpy()}).values(), net(x), strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=1e-5)
+
+
+def test_parts_of_a_square_start_along_the_axis_that_was_asked_for() -> None:
+    x = torch.arange(9.0).reshape(3, 3)
+    graph = rl.from_torch(lambda x: (x[:, 1] + 0, x[2] + 0, x[1:, 1:] + 0), x)
+    ours = execute(graph, {"x": x.numpy()}).values()
+    assert [each.tolist() for each in ours] == [[1, 4, 7], [6, 7, 8], [[4, 5], [7, 8]]]

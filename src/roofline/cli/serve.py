@@ -178,13 +178,13 @@ def serve(
     out: _Out = "-",
 ) -> None:
     """Predict what a server gives its users over the load: times of tokens, throughput, cost, and what bounds it."""
-    given = {"MODEL": model, "CHIP": chip, "--prompt": prompt, "--new-tokens": new_tokens}
+    single = {"MODEL": model, "CHIP": chip, "--prompt": prompt, "--new-tokens": new_tokens}
     if bench is not None:
-        if extra := [name for name, value in given.items() if value is not None]:
+        if extra := [name for name, value in single.items() if value is not None]:
             raise UsageError(f"--bench takes models, chips and loads from its file; leave {', '.join(extra)} out")
         return write_bench(bench, out)
     if model is None or chip is None:
-        missing = " and ".join(name for name in ("MODEL", "CHIP") if given[name] is None)
+        missing = " and ".join(name for name in ("MODEL", "CHIP") if single[name] is None)
         raise UsageError(f"serve: no {missing}; or --bench FILE.csv for a table of deployments")
     trace = steps.read()
     prompt, new_tokens = simulation.lengths(trace, prompt, new_tokens)

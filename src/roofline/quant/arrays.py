@@ -26,10 +26,10 @@ def array(x: Any, what: str = "an array") -> Array:
         x = x.detach().cpu()
         x = (x if x.is_complex() else x.double()).numpy()
     try:
-        given = np.asarray(x)
-        if np.iscomplexobj(given):
+        numbers = np.asarray(x)
+        if np.iscomplexobj(numbers):
             raise TypeError
-        return given.astype(np.float64, copy=False)
+        return numbers.astype(np.float64, copy=False)
     except (TypeError, ValueError):
         raise UsageError(f"{what}: expected an array of numbers, not {shown(x)}") from None
 

@@ -51,7 +51,8 @@ def hessian(inputs: Any) -> Array:
         >>> hessian([[1.0, 2.0], [3.0, 4.0]]).tolist()
         [[10.0, 14.0], [14.0, 20.0]]
     """
-    batches = batches_of([inputs] if isinstance(inputs, list) and inputs and not hasattr(inputs[0], "shape") else inputs, "inputs")
+    is_nested = isinstance(inputs, list) and bool(inputs) and not hasattr(inputs[0], "shape")
+    batches = batches_of([inputs] if is_nested else inputs, "inputs")
     widths = {each.shape[-1] for each in batches}
     if len(widths) > 1:
         raise ShapeError(f"inputs: batches of different widths {sorted(widths)}")

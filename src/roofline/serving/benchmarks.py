@@ -244,7 +244,7 @@ def _layout(row: Row) -> tuple[int, int, int, int]:
 
 @lru_cache(maxsize=64)
 def server_of(key: Key) -> Server:
-    """What serves the rows of a key.
+    """Return what serves the rows of a key.
 
     Raises:
         RooflineError: A layout or a format that the model or the chip does not have.

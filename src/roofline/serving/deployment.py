@@ -10,6 +10,7 @@ measured on their own kernels, quantised activations included; both are the defa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -324,6 +325,8 @@ def _layout(model: Program, tp: Any, pp: Any, ep: Any, attention_dp: Any) -> tup
     """
     if isinstance(model, Graph):
         raise UsageError("a deployment needs a model by name or path: it runs both of its phases, a graph is one")
+    if not isinstance(model, str | os.PathLike):
+        as_graph(model)  # says what a program is
     tp, pp = whole_number("tp", tp), whole_number("pp", pp)
     attention_dp = whole_number("attention_dp", attention_dp)
     ep = attention_dp if ep is None else whole_number("ep", ep)

@@ -49,10 +49,10 @@ def _sdpa(call: Call) -> Result:
 
 
 def _scale(call: Call) -> dict[str, float]:
-    """What scores are multiplied by: by default one over the root of the width (PyTorch's documentation of SDPA)."""
-    width, given = call.shape("q")[-1], call.get("scale")
-    number = width**-0.5 if given is None and isinstance(width, int) else given
-    return {"scale": float(number)} if isinstance(number, int | float) else {}
+    """Return what scores are multiplied by: one over the root of the width by default, as PyTorch's SDPA says."""
+    width = call.shape("q")[-1]
+    scale = call.get("scale", width**-0.5 if isinstance(width, int) else None)
+    return {"scale": float(scale)} if isinstance(scale, int | float) else {}
 
 
 def _sdpa_backward(call: Call) -> Result:

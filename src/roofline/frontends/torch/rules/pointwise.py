@@ -69,7 +69,7 @@ _NUMBERS: dict[str, tuple[str, str, Callable[[float], float]]] = {
 
 
 def _number(call: Call) -> dict[str, float]:
-    """The number that stands for a second tensor, so that the executor computes with it; none that is not plain."""
+    """Return the number in place of a second tensor, so that the executor computes with it, where it is plain."""
     argument, option, of = _NUMBERS.get(call.what.removesuffix("_"), ("", "", float))
     number = call.get(argument)
     plain = type(number) in (int, float) and math.isfinite(number) and (number or call.what != "div")
@@ -99,7 +99,7 @@ def _fill(call: Call) -> Result:
 
 
 def _filled(call: Call) -> dict[str, Any]:
-    """The number that is written, or the first one and the step to the next, where the call says so."""
+    """Return the number that is written, or the first one and the step to the next, where the call says so."""
     what = call.what.removeprefix("new_").removesuffix("_like").rstrip("_")
     if what == "arange":
         options = {"value": call.get("start", 0), "step": call.get("step", 1)}

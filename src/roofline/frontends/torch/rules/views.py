@@ -21,7 +21,7 @@ def _part(call: Call) -> Result:
 
 
 def _places(call: Call, parts: int) -> list[dict[str, int]]:
-    """Options of ``slice`` that say where each part starts, and along which axis; none where that is no one number."""
+    """Return where each part starts, and along which axis, as options of ``slice``; none where that is no number."""
     shape = call.shape()
     axis = int(call.get("dim", 0)) % len(shape) if shape else 0
     starts: list[Any] = {
