@@ -84,7 +84,8 @@ CHIP_CALLS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 #: Neither: they take code, a trace, sensitivities, a plan or several programs beside the chip.
 OTHERS = {
-    "codesign.search", "fleet.run", "optimization.replayed", "measure", "measurement.compare_backends", "quant.mixed", "diagnosis.compare_traces", "diagnosis.ranks_report",
+    "codesign.search", "fleet.run", "optimization.replayed",
+    "measure", "measurement.compare_backends", "quant.mixed", "diagnosis.compare_traces", "diagnosis.ranks_report",
     "diagnosis.trace_report",
 }  # fmt: skip
 NEED_DECODE = {"serving.cache_error", "serving.kv_cache", "serving.largest_concurrency", "serving.largest_context"}

@@ -102,8 +102,8 @@ def _observe_graph(
     seen = {matrix.root: Seen() for matrix in matrices.values()}
     if drawn := left_open(graph, [matrix.node.inputs[0] for matrix in matrices.values()]):
         raise UsageError(
-            f"{graph.name}: {drawn[0]} leaves open what it computes, so that calibration would be on drawn numbers; run "
-            "the module instead: inputs=rl.quant.observe(module, batches)"
+            f"{graph.name}: {drawn[0]} leaves open what it computes, so that calibration would be on drawn numbers; "
+            "run the module instead: inputs=rl.quant.observe(module, batches)"
         )
     missing = [name for name in seen if name not in weights]
     if missing:

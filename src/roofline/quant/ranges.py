@@ -52,7 +52,8 @@ def calibrate(
 
     Raises:
         UnknownDType: No such format.
-        UsageError: No numbers, some that are not finite, several batches for several scales, an unknown method or a percentile out of range.
+        UsageError: No numbers, some that are not finite, several batches for several scales, an unknown method or a
+            percentile out of range.
 
     Example:
         >>> import numpy as np

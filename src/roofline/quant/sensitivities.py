@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from roofline.frontends.call import check_choice
 from roofline.frontends.torch import from_torch
 from roofline.ir.dtypes import DTYPES

@@ -128,7 +128,7 @@ def quantize_arrays(
     for each, pair in names.items():
         word = format_for(pair, table, keep)
         stored = weights[each] if word is not None else np.empty(0)
-        numbers = np.empty(0) if is_whole(stored) else array(given, each)
+        numbers = np.empty(0) if is_whole(stored) else array(stored, each)
         if word is None or numbers.ndim < _MATRIX or not numbers.size:
             continue
         read = next((inputs[one] for one in pair if inputs and one in inputs), None)

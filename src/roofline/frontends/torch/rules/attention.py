@@ -48,7 +48,7 @@ def _sdpa(call: Call) -> Result:
     )  # fmt: skip
 
 
-def _scale(call: Call) -> dict[str, float]:
+def _scale(call: Call) -> dict[str, Any]:
     """Return what scores are multiplied by: one over the root of the width by default, as PyTorch's SDPA says."""
     width = call.shape("q")[-1]
     scale = call.get("scale", width**-0.5 if isinstance(width, int) else None)

@@ -68,7 +68,7 @@ _NUMBERS: dict[str, tuple[str, str, Callable[[float], float]]] = {
 }  # fmt: skip
 
 
-def _number(call: Call) -> dict[str, float]:
+def _number(call: Call) -> dict[str, Any]:
     """Return the number in place of a second tensor, so that the executor computes with it, where it is plain."""
     argument, option, of = _NUMBERS.get(call.what.removesuffix("_"), ("", "", float))
     number = call.get(argument)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,18 +21,22 @@ def _part(call: Call) -> Result:
     )
 
 
-def _places(call: Call, parts: int) -> list[dict[str, int]]:
+def _places(call: Call, parts: int) -> list[dict[str, Any]]:
     """Return where each part starts, and along which axis, as options of ``slice``; none where that is no number."""
     shape = call.shape()
     axis = int(call.get("dim", 0)) % len(shape) if shape else 0
-    starts: list[Any] = {
-        "slice": lambda: [call.get("start", 0) or 0] if call.get("step", 1) == 1 else [],
-        "narrow": lambda: [call.get("start")],
-        "select": lambda: [call.get("index")],
-        "split": lambda: [at * call.get("split_size") for at in range(parts)],
-        "split_with_sizes": lambda: [0, *accumulate(call.get("split_sizes"))][:parts],
-        "unbind": lambda: list(range(parts)),
-    }.get(call.what, list)()
+    starts: Sequence[Any] = ()
+    match call.what:
+        case "slice" if call.get("step", 1) == 1:
+            starts = [call.get("start", 0)]
+        case "narrow" | "select":
+            starts = [call.get("start" if call.what == "narrow" else "index")]
+        case "split":
+            starts = [at * call.get("split_size") for at in range(parts)]
+        case "split_with_sizes":
+            starts = [0, *accumulate(call.get("split_sizes"))][:parts]
+        case "unbind":
+            starts = range(parts)
     starts = [at + shape[axis] if type(at) is int and at < 0 and type(shape[axis]) is int else at for at in starts]
     if len(starts) < parts or any(type(at) is not int or at < 0 for at in starts):
         return [{}] * parts
