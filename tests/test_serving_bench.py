@@ -82,9 +82,22 @@ def test_requests_that_find_no_blocks_wait() -> None:
     assert many["tpot_ms"] < 10 * few["tpot_ms"]
 
 
+def test_rows_that_draft_tokens() -> None:
+    """A step that verifies three tokens costs little more for a few users; a public recipe is known by its image."""
+    few, plain = (tpot(batch_size=2, spec=spec) for spec in ("3:0.8", ""))
+    assert plain / (1 + 0.8 + 0.8**2 + 0.8**3) < few < plain / 1.8
+    assert tpot(batch_size=2, spec="1:0") > plain
+    row = {"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "backend": "trtllm", "precision": "fp4",
+           "isl": 1024, "osl": 1024, "batch_size": 4, "tp_size": 8}  # fmt: skip
+    known = tpot(**row, backend_version="1.2.0rc6.post3")
+    assert known == tpot(**row, spec="3:0.85") < tpot(**row, backend_version="1.2.0rc6.post2")
+    assert known == pytest.approx(4.34, rel=0.3)  # as measured, with moe_tp_size 8
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [
+        ({"spec": "3"}, "expected K:ACCEPT"),
         ({"model_path": "meta-llama/Lama-3.1-8B"}, "llama-3.1-8b"),
         ({"model_path": ""}, "no model_path"),
         ({"system": "h100_sxn"}, "h100-sxm"),

@@ -14,7 +14,8 @@ Most rows are InferenceMAX's (https://github.com/SemiAnalysisAI/InferenceX), and
   Requests of other lengths are all alike.
 
 ``batch_size`` counts the requests of each group of attention data parallelism that is stated, unless that comes to more
-than InferenceMAX sends: then of all.
+than InferenceMAX sends: then of all. A column ``spec`` says which rows draft tokens, ``K:ACCEPT`` as for
+:func:`roofline.serving.serve`; where it is empty, those of :data:`DRAFTING` do.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from roofline.programs.modelfile import ModelFile, load_model_file
 from roofline.serving.backends import BACKENDS
 from roofline.serving.deployment import deployment
 from roofline.serving.loads import Loads, Server, seconds, terms
+from roofline.serving.steady import PLAIN, Speculation, speculation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +64,14 @@ PRECISIONS = {
     "nvfp4": "fp4",
     "int4": "int4",
 }
+#: Drafted tokens of public recipes by model, backend and version, and their number under attention data parallelism.
+#: InferenceX has images of their own for multi-token prediction
+#: (https://github.com/SemiAnalysisAI/InferenceX/pull/1488 and /1489: "off: v1.2.0rc6.post2 / mtp: v1.2.0rc6.post3";
+#: ``MTP=`` in benchmarks/single_node/dsr1_fp4_b200_trt_mtp.sh and dsr1_fp8_b200_trt_mtp.sh).
+DRAFTING = {("DeepSeek-R1", "trtllm", "1.2.0rc6.post3"): (3, 1)}
+#: Share of the drafted tokens that DeepSeek's module has accepted: 85 to 90 % of the second of two
+#: (https://arxiv.org/abs/2412.19437, 5.4.3); the same module drafts those after it.
+ACCEPTED = 0.85
 #: Rows that are looked at together.
 CHUNK = 10_000
 #: Largest size of a cell.
@@ -74,7 +84,7 @@ def bench(table: pd.DataFrame | str | os.PathLike[str] | Iterable[Row]) -> pd.Da
     Args:
         table: A data frame, a CSV file or dictionaries with the columns ``model_path, system, backend, precision, isl,
             osl, batch_size`` and, where they are not 1, ``tp_size, pp_size, attention_dp_size, moe_tp_size,
-            moe_ep_size``.
+            moe_ep_size``, and ``spec`` (``K:ACCEPT``) where tokens are drafted.
 
     Returns:
         The table with ``ttft_ms tpot_ms tpot_low_ms tpot_high_ms`` [ms] and ``error``, which says why a row has none.
@@ -143,6 +153,7 @@ class Key:
     pp: int
     ep: int
     attention_dp: int
+    speculation: Speculation = PLAIN
 
 
 @dataclass(frozen=True)
@@ -199,8 +210,17 @@ def read_row(row: Row) -> tuple[Key, _Load]:
     users *= stated if stated == groups or users * stated <= MOST_USERS else 1
     spread = 1 - LEAST if (prompt, new) in SCENARIOS else 0.0
     mean = 1 - spread / 2
-    key = Key(model, system, words["backend"], PRECISIONS[words["precision"]], tp, pp, ep, groups)
+    key = Key(model, system, words["backend"], PRECISIONS[words["precision"]], tp, pp, ep, groups,
+              _drafted(row, model, words["backend"], groups))  # fmt: skip
     return key, _Load(max(round(prompt * mean), 1), max(round(new * mean), 1), users, spread)
+
+
+def _drafted(row: Row, model: str, backend: str, groups: int) -> Speculation:
+    """What a row drafts: as it says, or as the recipe does that it is known to be of."""
+    if spec := text(row, "spec"):
+        return speculation(spec)
+    one, shared = DRAFTING.get((model.rpartition("/")[2], backend, text(row, "backend_version")), (0, 0))
+    return Speculation(shared if groups > 1 else one, ACCEPTED) if one else PLAIN
 
 
 def _word(row: Row, name: str, allowed: Mapping[str, Any]) -> str:
@@ -259,7 +279,7 @@ def server_of(key: Key) -> Server:
     first, turn = int(file.sizes.get("dense_layers", 0)), len(file.options.get("pattern", "-"))
     few, more = (layers, layers) if key.pp > 1 else (min(first + turn, layers), min(first + 2 * turn, layers))
     short, long = (deployment(key.model, chip, **how, layers=depth) for depth in (few, more))
-    return Server(short, long, layers, (layers - few) / max(more - few, 1))
+    return Server(short, long, layers, (layers - few) / max(more - few, 1), key.speculation)
 
 
 def _formats(file: ModelFile, precision: str, chip: Chip) -> dict[str, Any]:

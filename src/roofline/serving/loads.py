@@ -5,7 +5,8 @@ prompt, read in ``k`` pieces, and ``D`` decode steps. Each of the others' prompt
 
     per token = decode + (n / groups - 1) / D * (mixed - decode)
 
-where groups of attention data parallelism read a prompt each at the same time. A prompt waits for the rest of the step
+where groups of attention data parallelism read a prompt each at the same time, and a decode step that verifies drafted
+tokens counts as many times less as it yields tokens. A prompt waits for the rest of the step
 that it finds, and behind others as in a queue of random arrivals and constant times (Pollaczek and Khinchine):
 
     first token = decode / 2 + rho / (2 (1 - rho)) * mixed + mixed
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.deployment import Deployment
+from roofline.serving.steady import PLAIN, Speculation
 
 Floats = NDArray[np.float64]
 
@@ -63,6 +65,7 @@ class Terms:
         running: Requests that run.
         pieces: Steps that a prompt takes.
         together: Prompts that a step holds.
+        tokens: Tokens that a decode step yields each sequence.
     """
 
     decode: Floats
@@ -72,6 +75,7 @@ class Terms:
     running: Floats
     pieces: Floats
     together: Floats
+    tokens: Floats
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,14 @@ class Server:
         long: With some more.
         layers: Layers of the model.
         share: What is left to ``layers`` from ``short`` on, as a share of what ``long`` has more.
+        speculation: Tokens that a module of one more layer drafts.
     """
 
     short: Deployment
     long: Deployment
     layers: int
     share: float
+    speculation: Speculation = PLAIN
 
     def __call__(self, figure: Callable[[Deployment], Any]) -> Any:
         """Return a figure of the whole model."""
@@ -119,9 +125,10 @@ def terms(server: Server, loads: Loads, whole: bool) -> Terms:
         loads: Requests.
         whole: Whether blocks are kept for all tokens that a request will get, instead of those that it has.
     """
-    groups, chunk = server.groups, server.short.chunk
+    groups, chunk, drafted = server.groups, server.short.chunk, server.speculation.drafted
 
-    def time(*step: Any) -> Any:
+    def time(tokens: Any, past: Any, n: Any, context: Any, prompts: Any = 1, queries: int = 1) -> Any:
+        step = (tokens, past, n, context, prompts, queries)
         return server(lambda served: served.steps(exact=True).seconds(*step))
 
     prompt, new = loads.prompt, loads.new_tokens
@@ -132,13 +139,16 @@ def terms(server: Server, loads: Loads, whole: bool) -> Terms:
     piece = prompt / pieces
     together = np.maximum(np.minimum(np.floor(chunk / piece), np.ceil(n / groups)), 1.0)
     mixed, alone = np.zeros_like(n), np.zeros_like(n)
+    drafting = drafted * time(0, 0, n, context) / server.layers if drafted else 0.0
     for number in range(int(pieces.max())):
         there = number < pieces
         past = piece * number
-        mixed = mixed + there * time(piece * groups, past, n, context, groups)
+        step = time(piece * groups, past, n, context, groups, queries=drafted + 1) + drafting
+        mixed = mixed + there * step
         alone = alone + there * time(piece * groups, past, 0, 1, groups)
     batch = time(together * groups * piece, 0, 0, 1, together * groups) / together * pieces
-    return Terms(time(0, 0, n, context), mixed, alone, batch, n, pieces, together)
+    decode = time(0, 0, n, context, queries=drafted + 1) + drafting
+    return Terms(decode, mixed, alone, batch, n, pieces, together, np.full_like(n, server.speculation.tokens))
 
 
 @dataclass(frozen=True)
@@ -164,10 +174,11 @@ class Stack:
 def seconds(stack: Stack, t: Terms, loads: Loads, layers: float, groups: int) -> tuple[Any, Any]:
     """Return the time to the first token and that of each further one [s]."""
     over = stack.step * layers + stack.sequence * t.running
-    decode = np.maximum(t.decode + over, t.decode / 2)  # fusing saves a part of a step
+    step = np.maximum(t.decode + over, t.decode / 2)  # fusing saves a part of a step
+    decode = step / t.tokens
     alone = t.mixed if stack.mixed else t.alone
     read = np.maximum(alone + over * t.pieces, alone / 2)
-    stall = np.maximum(read - decode, 0.0) if stack.mixed else read
+    stall = np.maximum(read - step, 0.0) if stack.mixed else read
     batch = t.batch
     after, each = np.maximum(loads.new_tokens - 1, 1), t.running / groups
     waves = np.maximum(each / t.together, 1)
@@ -179,7 +190,7 @@ def seconds(stack: Stack, t: Terms, loads: Loads, layers: float, groups: int) ->
         per_token = synced * in_turns + (1 - synced) * per_token
     life = per_token * after
     rho = np.minimum(np.maximum(each - 1, 0) * batch / life, BUSIEST)  # of the others
-    first = decode / 2 + rho / (2 * (1 - rho)) * read + read
+    first = step / 2 + rho / (2 * (1 - rho)) * read + read
     if not stack.mixed:
         first = synced * np.maximum(first_wave, read) + (1 - synced) * first
     first = (1 - FIRST) * first + FIRST * np.maximum(first_wave, read)

@@ -32,6 +32,7 @@ from roofline.serving.steady import (
     largest_rate,
     open_apart,
     open_loop,
+    speculation,
 )
 
 Floats = NDArray[np.float64]
@@ -381,23 +382,18 @@ def _speculation(one: Deployment, spec: str | None, draft: str | float | None) -
         if draft is not None:
             raise UsageError(f"draft={draft!r} without spec: give how many tokens it drafts, such as spec='3:0.8'")
         return Speculation()
-    count, _, share = str(spec).partition(":")
-    try:
-        drafted, accepted = int(count), float(share)
-    except ValueError:
-        drafted, accepted = 0, -1.0
-    if not (1 <= drafted <= 64 and 0 <= accepted <= 1):
-        raise UsageError(f"spec={spec!r}: expected K:ACCEPT, such as 3:0.8: 1 to 64 tokens, a probability up to 1")
+    read = speculation(spec)
     if draft is None:
-        return Speculation(drafted, accepted)
+        return read
+    drafted = read.drafted
     try:
         part = float(draft)
     except ValueError:
         small = replace(one, model=str(draft), ep=one.attention_dp, options=()).steps()
-        return Speculation(drafted, accepted, lambda batch, context: drafted * small.decode(batch, context))
+        return replace(read, seconds=lambda batch, context: drafted * small.decode(batch, context))
     if not 0 <= part <= 1:
         raise UsageError(f"draft={draft!r}: expected a model, or a share of a decode step from 0 to 1")
-    return Speculation(drafted, accepted, lambda batch, context: drafted * part * one.steps().decode(batch, context))
+    return replace(read, seconds=lambda batch, context: drafted * part * one.steps().decode(batch, context))
 
 
 def _apart(

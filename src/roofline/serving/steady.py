@@ -58,6 +58,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.ir.errors import UsageError
 from roofline.serving.steps import StepTimes
 
 Floats = NDArray[np.float64]
@@ -97,6 +98,28 @@ class Speculation:
             (3.69, 1.0)
         """
         return float(sum(self.accepted**i for i in range(self.drafted + 1)))
+
+
+#: No token is drafted.
+PLAIN = Speculation()
+
+
+def speculation(spec: str) -> Speculation:
+    """Read ``K:ACCEPT``: tokens drafted, and the probability that one is accepted.
+
+    Raises:
+        UsageError: It is no such pair.
+    """
+    count, _, share = str(spec).partition(":")
+    try:
+        drafted, accepted = int(count), float(share)
+    except ValueError:
+        drafted, accepted = 0, -1.0
+    if not (1 <= drafted <= 64 and 0 <= accepted <= 1):
+        raise UsageError(
+            f"spec={str(spec)[:40]!r}: expected K:ACCEPT, such as 3:0.8: 1 to 64 tokens, a probability up to 1"
+        )
+    return Speculation(drafted, accepted)
 
 
 @dataclass(frozen=True)
