@@ -33,7 +33,7 @@ class Backend:
 #: all tokens of a request (``GUARANTEED_NO_EVICT``); SGLang runs prompts first, by themselves
 #: (https://docs.sglang.ai/advanced_features/server_arguments.html, ``enable_mixed_chunk`` off).
 BACKENDS = {
-    "trtllm": Backend(Stack(whole=True, step=-3.92e-6, sequence=2.02e-5, request=0.121), 0.79, 1.12),
-    "vllm": Backend(Stack(step=7.96e-6, sequence=7.92e-6, request=0.0503), 0.78, 1.22),
-    "sglang": Backend(Stack(mixed=False, step=1.86e-6, sequence=2.67e-5, request=0.392), 0.84, 1.34),
+    "trtllm": Backend(Stack(whole=True, step=-1.49e-6, sequence=2.19e-5, request=0.121), 0.83, 1.18),
+    "vllm": Backend(Stack(step=7.7e-6, sequence=1.55e-5, request=0.0512), 0.82, 1.21),
+    "sglang": Backend(Stack(mixed=False, step=3.32e-6, sequence=2.66e-5, request=0.392), 0.84, 1.36),
 }
