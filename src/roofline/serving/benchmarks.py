@@ -216,7 +216,7 @@ def read_row(row: Row) -> tuple[Key, _Load]:
 
 
 def _drafted(row: Row, model: str, backend: str, groups: int) -> Speculation:
-    """What a row drafts: as it says, or as the recipe does that it is known to be of."""
+    """Return what a row drafts: as it says, or as the recipe does that it is known to be of."""
     if spec := text(row, "spec"):
         return speculation(spec)
     one, shared = DRAFTING.get((model.rpartition("/")[2], backend, text(row, "backend_version")), (0, 0))
