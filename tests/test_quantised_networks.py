@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ Recipe = rl.quant.Recipe
 @pytest.fixture(scope="module")
 def digits():
     """Half of the digits to train on, and a network that has."""
-    pytest.importorskip("sklearn")
+    if find_spec("sklearn") is None:
+        pytest.skip("no scikit-learn")
     data, net = small_networks.digits(), small_networks.digits_net(12)
     small_networks.train_digits(net, data, epochs=15)
     return data, net
