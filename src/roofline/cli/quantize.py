@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,6 @@ from roofline.passes.formats.quantize import formats_by_name
 from roofline.quant.checkpoints import formats_within
 from roofline.quant.files import read_weights, save
 from roofline.quant.recipes import QuantizedModel
-from roofline.quant.sensitivities import literal
 from roofline.quant.weights import quantize_arrays
 
 _File = Annotated[Path, opt.argument("WEIGHTS", "A .safetensors or .npz file, or a folder of .safetensors.")]
@@ -63,7 +63,7 @@ def quantize(
             picked = formats_within(
                 arrays, [word.strip() for word in mixed.split(",") if word.strip()], memory_limit, method, inputs, **how
             )
-            chosen = {literal(each): word for each, word in picked.items()}
+            chosen = {glob.escape(each): word for each, word in picked.items()}
         result = quantize_arrays(arrays, chosen, method, inputs, name=file.name, **how)
     if out is not None:
         save(result, out)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from roofline.frontends.torch import from_torch
-from roofline.ir.errors import MissingExtra, UsageError, did_you_mean
+from roofline.ir.errors import MissingExtra, UsageError
+from roofline.ir.graph import Graph
 from roofline.ir.text import shown
 from roofline.ops.rounding import Format, number_format, quantized
-from roofline.passes.formats.quantize import format_for
+from roofline.passes.formats.quantize import check_patterns, format_for
 from roofline.passes.formats.scales import activation_format
 from roofline.quant.arrays import array, like
 from roofline.quant.observing import AXES, Seen, is_convolution, kind_of, layers_of, observe_module
@@ -59,12 +59,11 @@ def quantize_module(module: Any, batches: Iterable[Any] = (), recipe: Recipe | s
         recipe = replace(recipe, weights=recipe.activations)
     result, batches = copy.deepcopy(module).eval(), list(batches)
     words = _words(result, recipe)
-    static = recipe.scales == "static" and recipe.activations is not None
-    if not batches and (recipe.method == "gptq" or static or recipe.smooth is not None):
+    if not batches and recipe.calibrates:
         raise UsageError("quantize_module: GPTQ, static scales and smoothing need calibration batches")
     if recipe.smooth is not None:
         _smooth(result, batches, recipe.smooth)
-    seen = observe_module(result, batches, keep=static)
+    seen = observe_module(result, batches, keep=recipe.has_static_scales)
     layers = [_rounded(result, name, word, recipe, seen[name]) for name, word in words.items()]
     for name in words if recipe.activations is not None else ():
         layer = result.get_submodule(name)
@@ -86,9 +85,8 @@ def _words(module: torch.nn.Module, recipe: Recipe) -> dict[str, str]:
     table = {"*": recipe.weights} if isinstance(recipe.weights, str) else dict(recipe.weights)
     layers = layers_of(module)
     names = [each for name in layers for each in (name, f"{name}.weight")]
-    for pattern in (*table, *(recipe.keep or ())):
-        if pattern != "*" and not any(fnmatchcase(each, pattern) for each in names):
-            raise UsageError(f"{type(module).__name__}: no layer matches {pattern!r}{did_you_mean(pattern, names)}")
+    check_patterns("weights", [pattern for pattern in table if pattern != "*"], names)
+    check_patterns("keep", recipe.keep or (), names)
     words = {name: format_for((name, f"{name}.weight"), table, recipe.keep) for name in layers}
     chosen = {name: word for name, word in words.items() if word is not None}
     if not chosen:
@@ -99,13 +97,16 @@ def _words(module: torch.nn.Module, recipe: Recipe) -> dict[str, str]:
     return chosen
 
 
+def captured(module: torch.nn.Module, batch: Any) -> Graph:
+    """Return the program that a module runs on a batch: keyword arguments, arguments, or one argument."""
+    if isinstance(batch, Mapping):
+        return from_torch(module, kwargs=batch)
+    return from_torch(module, *(batch if isinstance(batch, tuple | list) else (batch,)))
+
+
 def _smooth(module: torch.nn.Module, batches: list[Any], strength: float) -> None:
     """Smooth a module in place, along the program that it runs on the first batch."""
-    first = batches[0]
-    if isinstance(first, Mapping):
-        program = from_torch(module, kwargs=first)
-    else:
-        program = from_torch(module, *(first if isinstance(first, tuple | list) else (first,)))
+    program = captured(module, batches[0])
     seen = observe_module(module, batches)
     state = module.state_dict()
     largest = {f"{name}.weight": each.largest for name, each in seen.items() if each.largest is not None}

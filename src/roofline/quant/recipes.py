@@ -17,15 +17,13 @@ from roofline.ir.text import shown
 from roofline.ops.deviation import Deviation, decibels
 from roofline.ops.elements import Array
 from roofline.ops.rounding import Axis, Format, Quantized, rows_of
-from roofline.passes.formats.quantize import quantize
+from roofline.passes.formats.quantize import Weights, quantize
 from roofline.quant.errors import deviation
 from roofline.quant.formats import round_to
 from roofline.quant.ranges import Method, calibrate
 from roofline.quant.secondorder import checked_moment, gptq, output_error
 from roofline.quant.words import as_format, stored_as
 
-#: A format for all layers, or formats by pattern, of which the last that fits wins and ``None`` leaves alone.
-Weights = str | Mapping[str, str | None]
 How = Literal["nearest", "gptq"]
 
 
@@ -72,6 +70,16 @@ class Recipe:
         for option, value in (("damping", self.damping), ("smooth", self.smooth)):
             if value is not None:
                 finite_number(option, value, 0.0, 1.0)
+
+    @property
+    def calibrates(self) -> bool:
+        """Tell whether rounding asks what layers read."""
+        return self.method == "gptq" or self.smooth is not None or self.has_static_scales
+
+    @property
+    def has_static_scales(self) -> bool:
+        """Tell whether activations are rounded within ranges from calibration."""
+        return self.activations is not None and self.scales == "static"
 
 
 _WORDS: dict[str, tuple[str, ...]] = {

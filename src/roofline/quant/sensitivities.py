@@ -7,13 +7,13 @@ which is what bit widths are chosen by (Cai et al. 2020, "ZeroQ", arXiv 2001.002
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from roofline.frontends.call import check_choice
-from roofline.frontends.torch import from_torch
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
@@ -25,7 +25,7 @@ from roofline.ops.reference import execute
 from roofline.ops.registry import Array
 from roofline.passes.formats.quantize import chosen, quantize
 from roofline.quant.arrays import array, finite
-from roofline.quant.modules import quantize_module
+from roofline.quant.modules import captured, quantize_module
 from roofline.quant.observing import call, left_open
 from roofline.quant.recipes import Recipe
 from roofline.quant.weights import quantize_weights
@@ -193,17 +193,7 @@ def with_formats(graph: Graph, formats: Formats, activations: str | None = None)
     """Return a program with some of its weights in formats; the program itself for none."""
     if not formats:
         return graph
-    return quantize(graph, weights={literal(name): word for name, word in formats.items()}, activations=activations)
-
-
-def literal(name: str) -> str:
-    """Return a pattern that matches a name and nothing else.
-
-    Example:
-        >>> literal("layers[0].up")
-        'layers[[]0].up'
-    """
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+    return quantize(graph, weights={glob.escape(name): word for name, word in formats.items()}, activations=activations)
 
 
 def _layers(graph: Graph, patterns: str | Sequence[str], keep: Sequence[str] | None) -> dict[str, int]:
@@ -236,17 +226,14 @@ class _OfModule:
 
     def __init__(self, module: Any, batches: Sequence[Any], recipe: Recipe) -> None:
         self.module, self.batches, self.recipe = module, batches, recipe
-        first = batches[0]
-        self.graph = (
-            from_torch(module, kwargs=first) if isinstance(first, Mapping) else from_torch(module, *_arguments(first))
-        )
+        self.graph = captured(module, batches[0])
 
     def rounded(self, formats: Formats) -> Any:
         """Return the module with these formats; itself for none."""
         if not formats:
             return self.module
-        named = replace(self.recipe, weights={literal(name): word for name, word in formats.items()}, keep=None)
-        return quantize_module(self.module, self.batches if _calibrates(named) else (), named).module
+        named = replace(self.recipe, weights={glob.escape(name): word for name, word in formats.items()}, keep=None)
+        return quantize_module(self.module, self.batches if named.calibrates else (), named).module
 
     def outputs(self, module: Any, formats: Formats) -> Iterator[Array]:
         """Yield all that a module returns for each batch."""
@@ -255,16 +242,6 @@ class _OfModule:
         with torch.no_grad():
             for batch in self.batches:
                 yield from map(array, _tensors(call(module, batch)))
-
-
-def _calibrates(recipe: Recipe) -> bool:
-    """Tell whether rounding asks what layers read."""
-    static = recipe.activations is not None and recipe.scales == "static"
-    return recipe.method == "gptq" or recipe.smooth is not None or static
-
-
-def _arguments(batch: Any) -> tuple[Any, ...]:
-    return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
 def _tensors(result: Any) -> Iterator[Any]:
@@ -289,7 +266,7 @@ class _OfGraph:
         """Return all weights, these rounded."""
         if not formats:
             return self.weights
-        named = {literal(name): word for name, word in formats.items()}
+        named = {glob.escape(name): word for name, word in formats.items()}
         how = {word: getattr(self.recipe, word) for word in ("method", "ranges", "order", "damping")}
         batches = self.batches if self.recipe.method == "gptq" else ()
         return quantize_weights(self.graph, self.weights, named, batches=batches, **how).arrays
