@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import roofline as rl
 from roofline.cli import main
-from roofline.serving.deployment import deployment
+from roofline.serving.deployment import deployment, transfer_seconds
 from roofline.serving.plans.flags import BACKENDS, Server, launch
 from roofline.serving.plans.planning import front
 from roofline.serving.plans.repeated import deep, depth_of
@@ -96,6 +96,50 @@ def test_split_servers_are_those_of_serve(small: rl.serving.Plan) -> None:
     )  # fmt: skip
     np.testing.assert_allclose(small.rows.tpot[rows], served.tpot, rtol=1e-9)
     np.testing.assert_allclose(small.rows.rate[rows], served.steady.rate, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("reading", "decoding"), [(1, 1), (1, 4), (4, 1), (2, 4)])
+def test_a_cache_takes_as_long_to_its_decoder_as_in_serve(reading: int, decoding: int) -> None:
+    """Each device of the smaller end has a link: 4,000 tokens of 32 layers, 8 heads of 128 keys and values in bf16."""
+    ends = [deployment("llama-3-8b", "h100-sxm", tp=tp) for tp in (reading, decoding)]
+    whole = 4000 * 32 * 2 * 8 * 128 * 2
+    assert transfer_seconds(*ends, 4000, 50e9) == pytest.approx(whole / min(reading, decoding) / 50e9)
+
+
+def test_answers_have_the_ranges_of_serve(small: rl.serving.Plan) -> None:
+    best = small.best
+    assert best is not None
+    assert best.arrangement.reading is None
+    one = best.engine
+    served = rl.serving.serve("llama-3-8b", one.chip, prompt=1000, new_tokens=100, concurrency=int(best.users),
+                              tp=one.tp, pp=one.pp, weights=one.weights, cache=one.cache, chunk=one.chunk)  # fmt: skip
+    record, row = best.record(), served.records()[0]
+    for name in ("ttft_low_s", "ttft_s", "ttft_high_s", "tpot_low_s", "tpot_s", "tpot_high_s"):
+        assert record[name] == pytest.approx(row[name], rel=1e-9)
+
+
+def test_what_binds_a_rate_is_what_fewer_chips_do_not_meet() -> None:
+    options = {**SMALL, "counts": range(1, 4), "split": False, "weights": ["own"], "cache": ["own"]}
+    made = rl.serving.plan("llama-3-8b", "h100-sxm", qps=20, tpot="10 ms", **options)
+    assert made.best is not None
+    fewer = made.rows.devices < made.best.devices
+    assert made.binding.startswith("--tpot: with ")
+    assert f"{made.rows.tpot[fewer].min() * 1e3:.3g} ms" in made.binding
+
+
+def test_requests_that_come_too_fast_name_as_many_servers_as_answer_them() -> None:
+    options = {**SMALL, "split": False, "weights": ["own"], "cache": ["own"]}
+    made = rl.serving.plan("llama-3.2-1b", "h100-sxm", qps=5000, **options)
+    counts = re.search(r"--counts (\d+):", made.nothing)
+    assert counts is not None
+    enough = rl.serving.plan("llama-3.2-1b", "h100-sxm", qps=5000, **{**options, "counts": [int(counts[1])]})
+    assert enough.best is not None
+
+
+def test_a_single_token_has_no_time_per_token() -> None:
+    made = rl.serving.plan("gpt2", "h100-sxm", **{**SMALL, "prompt": 200, "new_tokens": 1})
+    assert made.best is not None
+    assert made.best.record()["tokens_per_s_per_user"] is None
 
 
 def test_every_answer_is_within_memory_and_limits(small: rl.serving.Plan) -> None:

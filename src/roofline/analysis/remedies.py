@@ -187,29 +187,32 @@ class _Search:
         size = self.bytes_of(change)
         return size is not None and size <= self.room
 
-    def tried(self, kind: Kind, before: Change) -> Iterator[Remedy]:
-        """Yield the changes of a kind that can be, on top of others."""
-        for change in kind(lambda change: self.fits({**before, **change})):
-            both = {**before, **change}
-            if (size := self.bytes_of(both)) is not None:
-                yield Remedy(both, size, self.room)
+    def nearest(self, kind: Kind, before: Change) -> Remedy | None:
+        """Return the mildest change of a kind that fits on top of others; where none does, the strongest that can be.
+
+        Where the strongest does not fit, no milder one is looked at.
+        """
+        every = [{**before, **change} for change in kind(lambda change: self.fits({**before, **change}))]
+        possible = (Remedy(one, size, self.room) for one in reversed(every) if (size := self.bytes_of(one)) is not None)
+        strongest = next(possible, None)
+        if strongest is None or not strongest.fits:
+            return strongest
+        mildest = next(filter(self.fits, every))
+        return Remedy(mildest, self.bytes_of(mildest) or 0.0, self.room)
 
     def first(self, kind: Kind) -> Remedy | None:
-        """Return the mildest change of a kind that fits; where the strongest does not, no other is looked at."""
-        every = list(kind(self.fits))
-        strongest = next((size for change in reversed(every) if (size := self.bytes_of(change)) is not None), None)
-        if strongest is None or strongest > self.room:
-            return None
-        return next(remedy for remedy in self.tried(among(*every), {}) if remedy.fits)
+        """Return the mildest change of a kind that fits."""
+        remedy = self.nearest(kind, {})
+        return remedy if remedy and remedy.fits else None
 
     def together(self, every: Iterable[Kind]) -> tuple[Remedy, ...]:
         """Return the strongest of each kind on top of each other, up to the first that fits."""
         best: tuple[Remedy, ...] = ()
         for kind in every:
-            for remedy in self.tried(kind, best[0].change if best else {}):
-                best = (remedy,)
-                if remedy.fits:
-                    return best
+            remedy = self.nearest(kind, best[0].change if best else {})
+            best = best if remedy is None else (remedy,)
+            if remedy and remedy.fits:
+                break
         return best
 
 

@@ -111,7 +111,7 @@ def _priced(text: str | None) -> dict[str, float] | None:
         return {str(name): finite_number(f"--prices {name}", float(price), 1e-9) for name, price in table.items()}
     except (TypeError, ValueError):
         raise UsageError(
-            f"--prices {text[:60]}: expected a chip and a price each, such as h100-sxm=2.5,b200-sxm=4"
+            f"--prices {text[:60]}: expected a chip and a price above zero each, such as h100-sxm=2.5,b200-sxm=4"
         ) from None
 
 
@@ -154,15 +154,19 @@ def _sheet(made: Plan) -> Iterator[Any]:
     else:
         facts = [
             ("best", f"{best.devices} x {best.chips}: {best.layout}, {_formats(best)}, chunk {best.engine.chunk:,}"),
-            ("gives", f"{_rate(made, best)}; {format_si(best.ttft, 's')} to the first token, "
-                      f"{format_si(best.tpot, 's')} per token, {best.users:,.0f} users"),
+            ("gives", f"{_rate(made, best)}, {best.users:,.0f} users"),
+            ("first token", _range(best.ttft, best.factors[0])), ("per token", _range(best.tpot, best.factors[1])),
             ("bound by", made.binding), ("next best", _behind(made, best, other)),
             ("other chips", "; ".join(_behind(made, best, one) for one in made.by_chip if one.chips != best.chips)),
+            ("no answer", ", ".join(chip.name for chip in made.space.chips
+                                   if chip.name not in {one.chips for one in made.by_chip})),
         ]  # fmt: skip
         yield tables.facts([(name, text) for name, text in facts if text])
     spread = made.front[:: max(len(made.front) // LISTED, 1)]
-    yield from ("", _front(made, [made.answer(at) for at in spread], [bool(made.meets[at]) for at in spread]))
-    yield f"{made.rows.size:,} candidates, {int(made.meets.sum()):,} within the limits; the front has {len(made.front)}"
+    if spread:
+        yield from ("", _front(made, [made.answer(at) for at in spread], [bool(made.meets[at]) for at in spread]))
+        yield f"{len(spread)} of the {len(made.front)} that no other beats in both rates"
+    yield f"{made.rows.size:,} candidates, {int(made.meets.sum()):,} within the limits"
     if best is not None:
         for name in BACKENDS:
             yield from ("", f"# {name}", *_flags(made, name))
@@ -178,6 +182,10 @@ def _rate(made: Plan, one: Answer) -> str:
     return f"{one.tokens_per_s_per_chip:,.0f} tokens/s/chip, {one.tokens_per_s_per_user:,.0f} tokens/s/user{money}"
 
 
+def _range(seconds: float, factor: float) -> str:
+    return f"{format_si(seconds, 's')}  ({tables.span(seconds / factor, seconds * factor)})"
+
+
 def _behind(made: Plan, best: Answer, other: Answer | None) -> str:
     """Say how far an answer is behind the best."""
     if other is None:
@@ -190,7 +198,7 @@ def _behind(made: Plan, best: Answer, other: Answer | None) -> str:
 
 
 def _front(made: Plan, answers: Sequence[Answer], meets: Sequence[bool]) -> Table:
-    heads = "token/s/user|/s/chip|<chips|<servers|<weights/cache|?users|?TTFT|TPOT|?cost/M|<limits"
+    heads = "token/s/user|/s/chip|<chips|<servers|<formats|?users|?TTFT|TPOT|?cost/M|<limits"
     rows = [
         (f"{one.tokens_per_s_per_user:,.0f}", f"{one.tokens_per_s_per_chip:,.0f}", f"{one.devices} {one.chips}",
          one.short, one.formats, f"{one.users:,.0f}", tables.time_text(one.ttft), tables.time_text(one.tpot),

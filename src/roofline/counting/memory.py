@@ -226,7 +226,8 @@ def allocations(graph: Graph) -> Iterator[tuple[Tensor, int, int]]:
     until = {"": len(graph.nodes), **{node.name: ends[node.label] for node in graph.nodes}}
     last = _last_uses(graph, until)
     if not graph.info.lifetimes.freed:  # gradients stay from step to step
-        last = {name: end for name, end in last.items() if graph.tensors[name] not in _gradients(graph)["activation"]}
+        gradients = {tensor.name for tensor in _gradients(graph)["activation"]}
+        last = {name: end for name, end in last.items() if name not in gradients}
     for name, node in graph.info.lifetimes.freed.items():
         if name in last:
             last[name] = max(last[name], until.get(node, 0))

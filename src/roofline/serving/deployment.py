@@ -317,6 +317,21 @@ def deployment(
     )  # fmt: skip
 
 
+def transfer_seconds(reading: Deployment, engine: Deployment, prompt: int, link: float) -> float:
+    """Return the time in which the cache of a prompt gets from a server that reads to one that decodes [s].
+
+    Each device of the smaller server sends or gets its share at once.
+
+    Args:
+        reading: The server that reads.
+        engine: The server that decodes.
+        prompt: Tokens of the prompt.
+        link: Way of each device [byte/s].
+    """
+    ends = engine.tp * engine.pp, reading.tp * reading.pp
+    return float(engine.cache_bytes(prompt)[0]) * ends[0] / (min(ends) * link)
+
+
 def _layout(model: Program, tp: Any, pp: Any, ep: Any, attention_dp: Any) -> tuple[int, int, int, int]:
     """Return a layout as numbers of Python; refuse one that cannot be.
 

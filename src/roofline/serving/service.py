@@ -21,7 +21,8 @@ from roofline.ir.errors import UsageError
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si, parse
-from roofline.serving.deployment import Deployment, deployment
+from roofline.serving.deployment import Deployment, deployment, transfer_seconds
+from roofline.serving.plans.repeated import deep
 from roofline.serving.steady import (
     Apart,
     Speculation,
@@ -407,9 +408,7 @@ def _apart(
     readers, decoders = (whole_number("servers", value) for value in servers)
     shared = {} if tp is None else {"tp": whole_number("prefill_tp", tp)}
     reading = replace(one, chip=deployment(one.model, chip).chip, **shared)  # type: ignore[arg-type]
-    each, _ = one.cache_bytes(prompt)
-    # Each device of the smaller server sends or gets its share at once.
-    transfer = float(each) * one.tp * one.pp / (min(one.tp * one.pp, reading.tp * reading.pp) * link)
+    transfer = transfer_seconds(reading, one, prompt, link)
     return reading, Apart(reading.steps(), reading.budget, (readers, decoders), transfer)
 
 
@@ -417,7 +416,7 @@ def _too_large(one: Deployment, context: int) -> Exception:
     """Return the error where not one request fits, with what would make it fit."""
 
     def need(change: Any) -> float:
-        other = replace(one, **change)
+        other = deep(replace(one, **change))
         return float(other.memory().total) + float(sum(other.cache_bytes(context)))
 
     memory, cache = one.memory(), float(sum(one.cache_bytes(context)))

@@ -249,7 +249,7 @@ def step_times(
     """
     time = _Timer(chip, regime, local_experts)
     if shallow:
-        return _deeper(programs, shallow, beyond, time, attention_dp, overhead)
+        return _deeper(programs, shallow, beyond, time, attention_dp, overhead, exact)
     pairs = list(_distinct(programs))
     known = {
         id(decode): _stage(decode, prefill, time, exact)
@@ -261,9 +261,9 @@ def step_times(
 
 def _deeper(
     programs: Sequence[tuple[Graph, Graph]], shallow: Sequence[tuple[Graph, Graph]], beyond: float, time: _Timer,
-    attention_dp: int, overhead: tuple[float, float],
+    attention_dp: int, overhead: tuple[float, float], exact: bool,
 ) -> StepTimes:  # fmt: skip
-    every = tuple(_stage(*own, time, False, less, beyond) for own, less in zip(programs, shallow, strict=True))
+    every = tuple(_stage(*own, time, exact, less, beyond) for own, less in zip(programs, shallow, strict=True))
     widths = partial(_widths, time, *programs[-1], shallow[-1], beyond)
     return StepTimes(every, attention_dp, overhead, lru_cache(widths))
 

@@ -6,7 +6,8 @@ Sources, by backend; the words are those of these versions:
   an engine of its own, so its limits hold for each rank) and
   https://docs.vllm.ai/en/v0.12.0/serving/expert_parallel_deployment/ (``--enable-expert-parallel`` spreads experts over
   all devices of tensor times data parallelism; without it they share them by width); the other options:
-  https://docs.vllm.ai/en/v0.10.0/configuration/engine_args.html.
+  https://docs.vllm.ai/en/v0.10.0/configuration/engine_args.html; the way of a cache and its ports:
+  https://docs.vllm.ai/en/v0.12.0/features/nixl_connector_usage/.
 - SGLang: https://github.com/sgl-project/sglang/blob/004813e1dd464844bd92ddbca5cab8c024a75f78/docs/advanced_features/
   server_arguments.md; ``--tp`` counts all devices of a stage, and with ``--enable-dp-attention`` the limits on
   requests and on tokens of a chunk are divided by ``--dp-size`` (``_handle_data_parallelism`` of its server_args.py).
@@ -186,7 +187,8 @@ def _vllm(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
     if server.ep > 1 and server.ep != stage:
         notes.append(f"spreads experts over all {stage} devices of a stage or over none, not over {server.ep}")
     if server.role != "both":
-        notes.append(f"a proxy sends each request to the prefill servers first; this is a {server.role} server")
+        notes.append(f"a proxy sends each request to the prefill servers first; this is a {server.role} server; those "
+                     f"of one host need a --port and a VLLM_NIXL_SIDE_CHANNEL_PORT of their own")  # fmt: skip
     return command, {}, notes
 
 

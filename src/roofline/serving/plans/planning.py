@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.library import AnyChip, chip_list
-from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.errors import RooflineError, UsageError, did_you_mean
 from roofline.ir.numbers import finite_number, whole_number
 from roofline.ir.report import Report
 from roofline.ir.units import format_bytes, format_si, parse
@@ -23,11 +23,14 @@ from roofline.serving.deployment import Deployment
 from roofline.serving.plans.flags import BACKENDS, Launch, Server, launch
 from roofline.serving.plans.search import Arrangement, Load, Rows, searched
 from roofline.serving.plans.space import CHUNKS, Space
+from roofline.serving.steady import largest_rate
 
 Floats = NDArray[np.float64]
 
 #: Points of a front, and answers of chips, that are listed at most.
 LISTED = 12
+#: Share of the sequences that fit from which on memory is full.
+FULL = 0.99
 #: What a plan leaves out.
 NOT_MODELLED = (
     "whether narrower formats keep the model's accuracy: roofline.quant measures that",
@@ -48,6 +51,7 @@ class Answer:
         tpot: Time per further token [s].
         rate: Requests in a second, of all copies.
         running: Requests that may run at a time in each server that decodes.
+        prompt_share: Share of prompts in the tokens of the mean step that decodes.
         new_tokens: Tokens of a request.
         price: Of all chips for an hour; ``None`` without prices.
         context: Positions of a sequence at most.
@@ -60,6 +64,7 @@ class Answer:
     tpot: float
     rate: float
     running: float
+    prompt_share: float
     new_tokens: int
     price: float | None
     context: int
@@ -82,7 +87,14 @@ class Answer:
     @property
     def tokens_per_s_per_user(self) -> float:
         """Tokens that a user sees in a second once they come."""
-        return 1 / self.tpot
+        return 1 / self.tpot if self.tpot else np.inf
+
+    @cached_property
+    def factors(self) -> tuple[float, float]:
+        """High over expected, and expected over low, of the times to the first token and per further token."""
+        first = _half_widths(self.arrangement.reading or self.engine)[1]
+        decoding, reading = _half_widths(self.engine)
+        return float(np.exp(first)), float(np.exp(decoding + (reading - decoding) * self.prompt_share))
 
     @property
     def cost_per_million(self) -> float | None:
@@ -136,7 +148,7 @@ class Answer:
     def servers(self, model: str) -> list[Server]:
         """Return its servers in the words of :mod:`roofline.serving.plans.flags`."""
         readers, decoders = self.arrangement.servers
-        each = self.users / max(decoders * self.copies, 1)
+        each = self.users / (decoders * self.copies)
         decode = _server(self, self.engine, model, "both" if self.arrangement.reading is None else "decode",
                          decoders * self.copies, int(min(max(np.ceil(each), 1), self.running)))  # fmt: skip
         if self.arrangement.reading is None:
@@ -160,8 +172,10 @@ class Answer:
             "weights": one.weights, "activations": one.activations, "cache": one.cache, "chunk": one.chunk,
             "prefill": None if reading is None else {"chip": reading.chip.name, "servers": readers,
                                                      "decode_servers": decoders, **_layout(reading)},
-            "users": self.users, "ttft_s": self.ttft, "tpot_s": self.tpot, "rate_per_s": self.rate,
-            "tokens_per_s_per_chip": self.tokens_per_s_per_chip, "tokens_per_s_per_user": self.tokens_per_s_per_user,
+            "users": self.users, **_with_range("ttft", self.ttft, self.factors[0]),
+            **_with_range("tpot", self.tpot, self.factors[1]), "rate_per_s": self.rate,
+            "tokens_per_s_per_chip": self.tokens_per_s_per_chip,
+            "tokens_per_s_per_user": _finite(self.tokens_per_s_per_user),
             "running_limit": int(self.running), "cost_per_million": self.cost_per_million,
         }  # fmt: skip
 
@@ -169,6 +183,16 @@ class Answer:
         return (f"<Answer {self.devices} x {self.chips}, {self.layout}, {self.formats}, {self.users:g} users: "
                 f"{self.tokens_per_s_per_chip:,.0f} tokens/s/chip, {format_si(self.ttft, 's')} to the first, "
                 f"{format_si(self.tpot, 's')} per token>")  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _half_widths(one: Deployment) -> tuple[float, float]:
+    """Return the ranges of a decode step and of a prefill, natural logarithms of a factor."""
+    return one.steps(exact=True).half_widths()
+
+
+def _with_range(name: str, seconds: float, factor: float) -> dict[str, float]:
+    return {f"{name}_s": seconds, f"{name}_low_s": seconds / factor, f"{name}_high_s": seconds * factor}
 
 
 def _layout(one: Deployment) -> dict[str, int]:
@@ -241,16 +265,18 @@ class Plan(Report):
         rows, copies = self.rows, int(self.rows.copies[at])
         one = rows.arrangements[int(rows.which[at])]
         price = one.price(self.prices) * copies if self.prices else None
+        read = self.load.prompt * float(rows.mixed_share[at])
+        share = read / max(read + float(rows.decoding[at]), 1e-30)
         return Answer(one, copies, float(rows.users[at]) * copies, float(rows.ttft[at]), float(rows.tpot[at]),
-                      float(rows.rate[at]) * copies, float(rows.running[at]), self.load.new_tokens, price,
+                      float(rows.rate[at]) * copies, float(rows.running[at]), share, self.load.new_tokens, price,
                       self.load.prompt + self.load.new_tokens)  # fmt: skip
 
     def _best(self, among: NDArray[np.bool_]) -> int | None:
-        """Return the best of some candidates: the most for the money or the chips, then the fastest."""
+        """Return the best of some candidates: the most for the money or the chips, of as much the fastest."""
         if not among.any():
             return None
         at = np.flatnonzero(among)
-        return int(at[np.lexsort((self.rows.tpot[at], -self.value[at]))[0]])
+        return int(at[np.lexsort((self.rows.ttft[at], self.rows.tpot[at], -self.value[at]))[0]])
 
     @cached_property
     def _order(self) -> int | None:
@@ -291,12 +317,31 @@ class Plan(Report):
             return ""
         rows, at, load = self.rows, self._order, self.load
         if load.qps is not None:
-            fewer = (rows.which == rows.which[at]) & (rows.copies < rows.copies[at])
-            return _exceeded(rows, np.flatnonzero(fewer)[-1:], load) or "chips: one server more or less"
-        more = (rows.which == rows.which[at]) & (rows.users > rows.users[at])
-        if not more.any():
-            return f"memory: no more than {rows.running[at]:,.0f} sequences fit each server that decodes"
-        return _exceeded(rows, np.flatnonzero(more)[:1], load) or "none: more users give no more tokens"
+            return self._with_fewer()
+        more = np.flatnonzero((rows.which == rows.which[at]) & (rows.users > rows.users[at]))
+        if more.size:
+            name, seconds = _exceeded(rows, int(more[0]), load) or ("", "")
+            users = rows.users[more[0]] * rows.copies[more[0]]
+            return (
+                f"{name}: with {users:,.0f} users it would be {seconds}" if name else "none: more give no more tokens"
+            )
+        full = rows.arrangements[int(rows.which[at])].servers[1] * rows.running[at]
+        if rows.decoding[at] < FULL * full:
+            return "prompts: those that read them are busy, and more users only wait"
+        return f"memory: no more than {rows.running[at]:,.0f} sequences fit each server that decodes"
+
+    def _with_fewer(self) -> str:
+        """Say what the nearest with fewer chips, or at a lower price, does not meet."""
+        rows, at = self.rows, self._order or 0
+        size = rows.prices(self.prices) if self.prices else rows.devices
+        over = np.where(size < size[at], _over(rows, self.load), np.inf)
+        near = int(np.argmin(over))
+        if not (size < size[at]).any():
+            return f"none: nothing {'cheaper' if self.prices else 'smaller'} was looked at"
+        if not np.isfinite(over[near]):
+            return f"--qps: nothing {'cheaper' if self.prices else 'smaller'} answers so many requests"
+        name, seconds = _exceeded(rows, near, self.load) or ("", "")
+        return f"{name}: with {_named(self.answer(near))} it would be {seconds}"
 
     def launches(self, backend: str | None = None) -> list[Launch]:
         """Return how backends start the best.
@@ -363,23 +408,22 @@ def _chips(one: Arrangement) -> str:
     return "+".join(sorted(names))
 
 
-def _exceeded(rows: Rows, at: NDArray[np.int64], load: Load) -> str:
-    """Say which limit a candidate does not meet."""
-    for i in at:
-        for name, values, limit in (
-            ("tpot", rows.tpot, load.tpot),
-            ("ttft", rows.ttft, load.ttft),
-        ):
-            if values[i] > limit:
-                if load.qps is None:
-                    users = rows.users[i] * rows.copies[i]
-                    return f"--{name}: with {users:,.0f} users it would be {_reached(values[i])}"
-                return f"--{name}: with {rows.devices[i]:,} of these chips it would be {_reached(values[i])}"
-    return ""
+def _exceeded(rows: Rows, at: int, load: Load) -> tuple[str, str] | None:
+    """Return the limit that a candidate does not meet, and its time; the one that is furthest away."""
+    parts = [(float(rows.tpot[at]), load.tpot, "--tpot"), (float(rows.ttft[at]), load.ttft, "--ttft")]
+    seconds, limit, name = max(parts, key=lambda part: part[0] / part[1])
+    return (name, format_si(seconds, "s")) if seconds > limit else None
 
 
-def _reached(seconds: float) -> str:
-    return format_si(float(seconds), "s") if np.isfinite(seconds) else "without end: requests come faster than they go"
+def _over(rows: Rows, load: Load) -> Floats:
+    """Return how far each candidate is beyond the limits, as a factor; infinite where requests come too fast."""
+    goes = (rows.rate > 0) & np.isfinite(rows.ttft)
+    first, each = (np.where(goes, values, 0.0) for values in (rows.ttft, rows.tpot))
+    return np.where(goes, np.maximum(first / load.ttft, each / load.tpot), np.inf)
+
+
+def _named(one: Answer) -> str:
+    return f"{one.devices} x {one.chips}, {one.layout}, {one.formats},"
 
 
 def front(x: Floats, y: Floats, among: NDArray[np.bool_]) -> tuple[int, ...]:
@@ -473,7 +517,8 @@ def _prices(prices: Mapping[str, float] | None, chips: Sequence[Any]) -> dict[st
     priced = {name: finite_number(f"price of {name}", price, 1e-9) for name, price in prices.items()}
     missing = [chip.name for chip in chips if chip.name not in priced]
     if missing:
-        raise UsageError(f"prices have none of {', '.join(missing)}; given: {', '.join(priced)}")
+        near = did_you_mean(missing[0], priced)
+        raise UsageError(f"prices have none of {', '.join(missing)}; given: {', '.join(priced)}{near}")
     return priced
 
 
@@ -492,20 +537,28 @@ def _nearest(made: Plan, every: Sequence[Any]) -> str:
     rows, load = made.rows, made.load
     if not rows.size:
         return _too_large(made, every)
-    goes = (rows.rate > 0) & np.isfinite(rows.ttft)
-    first, each = (np.where(goes, values, 0.0) for values in (rows.ttft, rows.tpot))
-    over = np.where(goes, np.maximum(first / load.ttft, each / load.tpot), np.inf)
+    over = _over(rows, load)
     at = int(np.argmin(over))
     if not np.isfinite(over[at]):
-        most = rows.devices.max()
-        more = f"--counts 1..{4 * most}, or faster chips"
-        return f"{load.qps:g} requests/s are more than {most:,} chips answer; what would: {more}"
+        return _too_often(made, every)
     one = made.answer(at)
     slower = [f"--{name} {_at_least(value)}" for name, value, limit in
               (("ttft", one.ttft, load.ttft), ("tpot", one.tpot, load.tpot)) if value > limit]  # fmt: skip
-    return (f"nothing meets the limits; nearest: {one.devices} x {one.chips}, {one.layout}, {one.formats}, with "
+    return (f"nothing meets the limits; nearest: {_named(one)} with "
             f"{format_si(one.ttft, 's')} to the first token and {format_si(one.tpot, 's')} per token; "
             f"what would: {' '.join(slower)}, or faster chips")  # fmt: skip
+
+
+def _too_often(made: Plan, every: Sequence[Any]) -> str:
+    """Say how many servers answer requests that come too fast: of those that hold the most for each chip."""
+    load = made.load
+    works = [(one, one.work(load.prompt, load.new_tokens)) for one in every]
+    one, work = max(works, key=lambda pair: pair[1].running / pair[0].devices)
+    rate, qps = largest_rate(one.steps(), work), load.qps or 0.0
+    servers = int(qps // rate) + 1
+    return (f"{qps:g} requests/s are more than {made.rows.devices.max():,} chips answer; what would, late or not: "
+            f"--counts {servers * one.devices}: {servers:,} x {one.chip.name} ({_words(one)}), each of which answers "
+            f"{rate:.3g} requests/s at most")  # fmt: skip
 
 
 def _at_least(seconds: float) -> str:

@@ -176,16 +176,23 @@ class Deep(Deployment):
         return values[0] if self._depth is None else self._depth.line(*values)
 
     def steps(self, exact: bool = False) -> StepTimes:
-        """Return the seconds of an engine step; ``exact`` builds the whole model, as for any deployment."""
-        return super().steps(exact) if exact else self._lined
+        """Return the seconds of an engine step, as for any deployment."""
+        return self._exact_line if exact else self._lined
 
     @cached_property
     def _lined(self) -> StepTimes:
+        return self._on_line(exact=False)
+
+    @cached_property
+    def _exact_line(self) -> StepTimes:
+        return self._on_line(exact=True)
+
+    def _on_line(self, exact: bool) -> StepTimes:
         if self._depth is None:
-            return self.ends[0].steps()
+            return self.ends[0].steps(exact)
         small, large = (end.programs for end in self.ends)
         beyond = (self._depth.whole - self._depth.large) / (self._depth.large - self._depth.small)
-        return self.step_times(large, small, beyond)
+        return self.step_times(large, small, beyond, exact)
 
     def memory(self, stage: int = 0) -> Memory:
         """Return what a device of a stage needs without any cache [byte]."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from roofline.frontends.source import Program
 from roofline.ir.errors import UsageError
+from roofline.serving.deployment import transfer_seconds
 from roofline.serving.plans.repeated import Deep
 from roofline.serving.plans.space import Space, engines, formats, users_up_to
 from roofline.serving.steady import (
@@ -103,6 +104,8 @@ class Rows:
         tpot: Time per further token [s].
         rate: Requests in a second of each copy.
         running: Requests that may run at a time in each server that decodes.
+        decoding: Sequences in a decode step, of all servers of a copy.
+        mixed_share: Share of the steps that read prompts.
     """
 
     arrangements: Sequence[Arrangement]
@@ -113,6 +116,8 @@ class Rows:
     tpot: Floats
     rate: Floats
     running: Floats
+    decoding: Floats
+    mixed_share: Floats
 
     @cached_property
     def devices(self) -> NDArray[np.int64]:
@@ -217,7 +222,8 @@ def _rows(parts: Sequence[_Part]) -> Rows:
         [part[0] for part in parts], column(range(len(parts)), np.int64), column((part[1] for part in parts), np.int64),
         column(state.users for state in states), column(state.first_token for state in states),
         column(state.per_token for state in states), column(state.rate for state in states),
-        column(part[2] for part in parts),
+        column(part[2] for part in parts), column(state.decoding for state in states),
+        column(state.mixed_share for state in states),
     )  # fmt: skip
 
 
@@ -304,11 +310,13 @@ def _paired(
     reading: Deep, engine: Deep, reads: float, decodes: float, work: Work, steps: Mapping[int, Any], space: Space,
     load: Load,
 ) -> Iterator[_Part]:  # fmt: skip
-    transfer = float(engine.cache_bytes(load.prompt)[0]) * engine.pp / load.link
+    transfer = transfer_seconds(reading, engine, load.prompt, load.link)
     for servers in _ratios(reading.devices, engine.devices, decodes / reads, space.most):
         one = Arrangement(engine, reading, servers)
         apart = Apart(steps[id(reading)], reading.budget, servers, transfer)
-        copies, loads = _loads(one.devices, servers[1] * work.running, space, load)
+        alone, busy = apart.times(work)  # whose prompts are on their way take no blocks of those that decode
+        most = servers[1] * work.running + (alone + transfer) / busy
+        copies, loads = _loads(one.devices, most, space, load)
         solve = partial(closed_apart, waves=False) if load.qps is None else open_apart
         if loads.size:
             yield (
