@@ -556,7 +556,7 @@ def _too_often(made: Plan, every: Sequence[Any]) -> str:
     one, work = max(works, key=lambda pair: pair[1].running / pair[0].devices)
     rate, qps = largest_rate(one.steps(), work), load.qps or 0.0
     servers = int(qps // rate) + 1
-    return (f"{qps:g} requests/s are more than {made.rows.devices.max():,} chips answer; what would, late or not: "
+    return (f"{qps:,.12g} requests/s are more than {made.rows.devices.max():,} chips answer; what would, late or not: "
             f"--counts {servers * one.devices}: {servers:,} x {one.chip.name} ({_words(one)}), each of which answers "
             f"{rate:.3g} requests/s at most")  # fmt: skip
 
