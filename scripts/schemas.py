@@ -411,7 +411,8 @@ KEYS = {
     "points": "operators measured", "remarks": "what was measured on what",
     "peaks_flops_per_s": "best rates by format [FLOP/s]",
     # fleets
-    "answers": "programs on chips, by batch or limits, that have a time",
+    "answers": "programs on chips, by batch or limits, that have a time and fit",
+    "too_large": "answers that do not fit in the chip's memory: they have no rank",
     "change_time_s": "time with that change [s]", "folder": "where the results are",
     "formats_s": "time with the best change of formats alone [s]",
     "gain": "weighed time of an item that the changes save [s]", "could_save_s": "what the changes save, in sum [s]",

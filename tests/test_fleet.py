@@ -126,6 +126,17 @@ def test_gains_are_what_the_estimate_of_the_change_time_says(tmp_path: Path) -> 
     assert row["run_s"] == pytest.approx(compiled.time, rel=1e-12)
     assert row["option"] == "--mode compiled"
     assert row["potential_s"] <= row["change_time_s"] == min(row["run_s"], row["formats_s"], row["kernels_s"])
+    # The host's time hides what formats save alone; together with a compiled run they count.
+    half = rl.passes.cast(rl.model("gpt2", phase="decode"), "bf16")
+    assert row["potential_s"] <= rl.estimate(half, "h100-sxm", mode="compiled", batch=1, context=256).time
+
+
+def test_what_does_not_fit_has_no_rank(tmp_path: Path) -> None:
+    fleet = run(["gpt2", "llama-3-8b"], ["t4"], tmp_path, Question(gains=False, seq=64), workers=0)
+    assert [row["model"] for row in fleet.ranked("lost")] == ["gpt2"]
+    assert [row["model"] for row in fleet.too_large] == ["llama-3-8b"]
+    assert fleet.summary()["answers"] == fleet.summary()["too_large"] == 1
+    assert "do not fit in 17.2 GB" in rl.report(fleet).html()
 
 
 def test_weights_rank_and_name_what_is_wrong(models: Path, tmp_path: Path) -> None:
@@ -148,7 +159,7 @@ def test_weights_rank_and_name_what_is_wrong(models: Path, tmp_path: Path) -> No
 def test_a_ranking_falls(rows: list[tuple[float, float, float, float]]) -> None:
     fleet = Fleet("x", tuple(
         {"model": str(at), "program_path": str(at), "chip": "c", "batch": 1, "time_s": time, "floor_s": time * floor,
-         "potential_s": time * after, "program_weight": weight, "error": None}
+         "fits": True, "potential_s": time * after, "program_weight": weight, "error": None}
         for at, (time, floor, after, weight) in enumerate(rows)
     ))  # fmt: skip
     for by in ("gain", "lost"):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
 from roofline.cli.output import note, note_failed
@@ -95,6 +97,7 @@ def fleet(
     output.write(result, _parts(result))
     if result.interrupted:
         note(f"interrupted with {len(result.rows):,} answers; the same command goes on from there")
+        raise typer.Exit(130)
 
 
 def _words(text: str | None) -> tuple[str, ...]:
@@ -131,15 +134,15 @@ def _parts(result: Fleet) -> Iterator[Any]:
         failed[row["error"] or ""] = failed.get(row["error"] or "", 0) + 1
     note_failed(failed, "worked out")
     said = f"{counts['programs']:,} on {len(result.subject()['chip']):,} chips: {counts['answers']:,} answers"
-    more = f"{counts['unmet']:,} limits that no batch meets, {counts['failed']:,} failed"
+    more = (f"{counts['too_large']:,} that do not fit, {counts['unmet']:,} limits that no batch meets, "
+            f"{counts['failed']:,} failed")  # fmt: skip
     yield facts([("programs", f"{said}, {more}"), ("page", f"{Path(result.folder) / PAGE}")])
     rows = result.ranked("gain" if counts["could_save_s"] else "lost")[:SHOWN]
-    heads = "<program|<chip|?<phase|batch|time|?floor|bound|could take|saves|<first"
+    heads = "<program|<chip|?<phase|batch|time|bound|saves|<first"
     yield from ("", table(heads, map(_cells, rows), "what to optimise first"))
 
 
 def _cells(row: dict[str, Any]) -> list[Any]:
-    after = row["potential_s"]
-    gain = ("", "") if after is None else (time_text(after), percent(1 - after / row["time_s"]))
-    return [row["model"], row["chip"], row["phase"], row["batch"] or "", time_text(row["time_s"]),
-            time_text(row["floor_s"]), row["bound"], *gain, row["option"] or ""]  # fmt: skip
+    saves = "" if row["potential_s"] is None else percent(1 - row["potential_s"] / row["time_s"])
+    return [row["model"], row["chip"], row["phase"], row["batch"] or "", time_text(row["time_s"]), row["bound"], saves,
+            row["option"] or ""]  # fmt: skip

@@ -29,8 +29,8 @@ from roofline.ir.text import shown
 #: Bits of the mantissa of a format, or of an integer; of what is not here nobody published how large a unit is.
 MANTISSA = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7, "fp8": 3, "fp8_e5m2": 2}
 INTEGER = {"int32": 32, "int8": 8, "int4": 4}
-YIELDS = ("negative_binomial", "poisson", "murphy", "bose_einstein")
-#: Diameter of a wafer [mm], and the largest die that a scanner exposes [mm2].
+YIELDS = ("negative_binomial", "poisson", "murphy")
+#: Diameter of a wafer [mm], and the largest die that a scanner exposes, 26 x 33 [mm2].
 WAFER, RETICLE = 300.0, 858.0
 Amount = Any
 
@@ -127,7 +127,7 @@ def silicon(
         node: ``N16``, ``N7``, ``N6`` or ``N5``, or a :class:`Technology`.
         memory: As for :func:`technology`.
         own: As for :func:`technology`.
-        yield_model: ``negative_binomial``, ``poisson``, ``murphy`` or ``bose_einstein``.
+        yield_model: ``negative_binomial``, ``poisson`` or ``murphy``.
         dies: Dies of equal size that it is cut into; what connects them is left out.
 
     Returns:
@@ -266,9 +266,9 @@ def die_yield(
     Args:
         area: Of a die [mm2], a number or an array.
         defects: Per square centimetre, or a technology.
-        model: ``negative_binomial`` ``(1 + A D / c)^-c``, ``poisson`` ``exp(-A D)``, ``murphy``
-            ``((1 - exp(-A D)) / (A D))^2``, or ``bose_einstein`` ``(1 + A D)^-c``.
-        clusters: ``c``: how defects cluster, or the number of critical layers; as the technology says when absent.
+        model: ``negative_binomial`` ``(1 + A D / c)^-c``, ``poisson`` ``exp(-A D)``, or ``murphy``
+            ``((1 - exp(-A D)) / (A D))^2``.
+        clusters: ``c``: how defects cluster; as the technology says when absent.
 
     Returns:
         The share, a number or an array.
@@ -277,8 +277,8 @@ def die_yield(
         UsageError: Another model, or figures below zero.
 
     Example:
-        >>> round(die_yield(225.0, 0.031, "bose_einstein", 13.5), 2)
-        0.4
+        >>> round(die_yield(389.0, 0.3, clusters=4), 2)
+        0.36
     """
     tech = defects if isinstance(defects, Technology) else technology()
     density = tech.figure("node", "defects") if isinstance(defects, Technology) else defects
@@ -287,14 +287,12 @@ def die_yield(
     number = np.asarray(area, dtype=np.float64) / 100 * (np.nan if density is None else density)
     if np.any(number < 0):
         raise UsageError(f"die_yield: area {shown(area)}, defects {shown(defects)}: expected from 0")
-    name = "layers" if model == "bose_einstein" else "clusters"
-    c = clusters or tech.figure("yield", name) or 1.0
+    c = clusters or tech.figure("yield", "clusters") or 1.0
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = {
             "negative_binomial": (1 + number / c) ** -c,
             "poisson": np.exp(-number),
             "murphy": np.where(number > 0, (-np.expm1(-number) / number) ** 2, 1.0),
-            "bose_einstein": (1 + number) ** -c,
         }
     share = shares[model]
     return float(share) if share.ndim == 0 else share

@@ -17,7 +17,8 @@ from roofline.ir.text import shown
 
 SHIPPED = Path(__file__).parent / "technology.toml"
 #: Tables of tables of figures, tables of figures, and what else the file has.
-_NESTED, _FLAT, _OTHER = ("node", "core", "memory", "link"), ("part", "systolic", "energy", "yield"), ("sources", "die")
+_NESTED, _FLAT = ("node", "core", "memory", "link"), ("part", "systolic", "energy", "yield")
+_OTHER = ("sources", "copies", "die")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Technology:
         return None if entry is None else float(entry["value"])
 
     def source(self, *path: str) -> str:
-        """Return where a figure comes from, with what there is to say about it.
+        """Return where a figure comes from, with what there is to say about it, and where it was read if second-hand.
 
         Example:
             >>> technology("N5").source("node", "defects").split()[0]
@@ -54,7 +55,8 @@ class Technology:
         entry = self._entry(path) or {}
         source = str(entry.get("source", ""))
         note = f" ({entry['note']})" if entry.get("note") else ""
-        return f"{self.tables['sources'].get(source, source)}{note}"
+        copy = f", read in: {self.tables['copies'][source]}" if source in self.tables["copies"] else ""
+        return f"{self.tables['sources'].get(source, source)}{note}{copy}"
 
     def _entry(self, path: tuple[str, ...]) -> Mapping[str, Any] | None:
         table, *rest = path

@@ -482,15 +482,22 @@ class Boundaries:
         local: dict[str, int] = {}
 
         def tensor(name: str) -> Hashable:
-            this = self.tensors[name]
-            return (local.setdefault(self.base(name), len(local)), local.setdefault(name, len(local)),
-                    this.shape, this.dtype, self.tensors[self.base(name)].shape)  # fmt: skip
+            return local.setdefault(self.base(name), len(local)), local.setdefault(name, len(local)), self.alike[name]
 
         return tuple(
             (node.op, node.attrs, node.count, tuple(tensor(name) for name in node.inputs),
              tuple((tensor(name), self.leaves(name, node.label)) for name in node.outputs))
             for node in nodes
         )  # fmt: skip
+
+    @cached_property
+    def alike(self) -> dict[str, int]:
+        """A number for each tensor, equal for those of the same shape and format on bases of the same shape."""
+        numbers: dict[Hashable, int] = {}
+        return {
+            name: numbers.setdefault((this.shape, this.dtype, self.tensors[self.base(name)].shape), len(numbers))
+            for name, this in self.tensors.items()
+        }
 
 
 @once_per_graph

@@ -60,23 +60,33 @@ class Fleet(Report):
         """Rows of limits that not even a batch of one meets."""
         return tuple(row for row in self.rows if row["time_s"] is None and row["error"] is None)
 
+    @cached_property
+    def too_large(self) -> tuple[dict[str, Any], ...]:
+        """Rows of what does not fit in the chip's memory: its time is that of a chip with more."""
+        return tuple(row for row in self.rows if row["time_s"] is not None and row["fits"] is False)
+
+    @cached_property
+    def timed(self) -> tuple[dict[str, Any], ...]:
+        """Rows of what runs, each with its time."""
+        return tuple(row for row in self.rows if row["time_s"] is not None and row["fits"] is not False)
+
     def subject(self) -> dict[str, Any]:
         """Return where the results are, and the chips."""
         return {"folder": self.folder, "chip": list(dict.fromkeys(row["chip"] for row in self.rows))}
 
     def summary(self) -> dict[str, Any]:
         """Return how many programs and answers there are, and what they could save."""
-        times = [row for row in self.rows if row["time_s"] is not None]
-        return {"programs": len({row["program_path"] for row in self.rows}), "answers": len(times),
-                "unmet": len(self.unmet), "failed": len(self.failed), "interrupted": self.interrupted,
-                "above_floor_s": sum(map(_lost, times)), "could_save_s": sum(map(_gain, times))}  # fmt: skip
+        return {"programs": len({row["program_path"] for row in self.rows}), "answers": len(self.timed),
+                "too_large": len(self.too_large), "unmet": len(self.unmet), "failed": len(self.failed),
+                "interrupted": self.interrupted, "above_floor_s": sum(map(_lost, self.timed)),
+                "could_save_s": sum(map(_gain, self.timed))}  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per row, what there is most to gain from first."""
-        return [dict(row) for row in (*self.ranked(), *self.unmet, *self.failed)]
+        return [dict(row) for row in (*self.ranked(), *self.too_large, *self.unmet, *self.failed)]
 
     def ranked(self, by: str = "gain") -> list[dict[str, Any]]:
-        """Return the rows with a time, what to optimise first at the top.
+        """Return the rows of what runs, what to optimise first at the top.
 
         Args:
             by: ``gain``: seconds that the changes save together; ``lost``: seconds above the floor. Both of one item of
@@ -87,7 +97,7 @@ class Fleet(Report):
         """
         if by not in _BY:
             raise UsageError(f"by={shown(by)}: allowed: {', '.join(_BY)}{did_you_mean(str(by), _BY)}")
-        times = [row | {"lost": _lost(row), "gain": _gain(row)} for row in self.rows if row["time_s"] is not None]
+        times = [row | {"lost": _lost(row), "gain": _gain(row)} for row in self.timed]
         return sorted(times, key=lambda row: -float(row[by]))
 
     def weighed(self, weights: str | os.PathLike[str] | Mapping[str, float]) -> Fleet:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from typing import Any, NamedTuple
 
@@ -40,6 +42,8 @@ class Job(NamedTuple):
 LADDER = tuple(dict.fromkeys([*range(1, 33), *(8 * round(4 * 1.06**step) for step in range(150))]))
 #: Characters of an error that are kept.
 LONGEST = 500
+#: New objects after which the garbage collector looks at them.
+RARELY = 100_000
 #: Results of an estimate in a row.
 _RESULTS = {
     "time_s": "time", "low_s": "low", "high_s": "high", "floor_s": "floor", "device_s": "device_time",
@@ -51,7 +55,19 @@ _KINDS = {"run_s": ("run",), "formats_s": ("math", "matmuls"), "kernels_s": ("at
 
 def rows_of_all(jobs: Sequence[Job], chips: Sequence[Chip], question: Question) -> list[dict[str, Any]]:
     """Work out some programs, to rows of plain values."""
-    return [row for job in jobs for row in rows_of(job, chips, question)]
+    with _rare_collections():
+        return [row for job in jobs for row in rows_of(job, chips, question)]
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for garbage less often: programs are many small objects without cycles, and looking took a quarter."""
+    before = gc.get_threshold()
+    gc.set_threshold(RARELY, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def rows_of(job: Job, chips: Sequence[Chip], question: Question) -> list[dict[str, Any]]:
@@ -83,17 +99,17 @@ def _graphs(entry: Entry, question: Question) -> Iterator[Graph]:
         RooflineError: It is no program.
     """
     named = question.phases if question.phases and has_phases(entry.program) else ()
-    phases: Sequence[str | None] = [phase for phase in named if _has(entry.program, phase)] or [None]
-    for phase in phases:
-        graph = load_program(entry.program, phase, question.dtype)
+    loaded = [graph for phase in named if (graph := _loaded(entry.program, phase, question.dtype)) is not None]
+    for graph in loaded or [load_program(entry.program, None, question.dtype)]:
         yield what_if(graph, weights=question.weights, activations=question.activations, cache=question.cache)
 
 
-def _has(program: str, phase: str) -> bool:
+def _loaded(program: str, phase: str, dtype: str | None) -> Graph | None:
+    """Return a program in a phase; ``None`` where it has none of that name."""
     try:
-        return bool(load_program(program, phase))
+        return load_program(program, phase, dtype)
     except UsageError:
-        return False
+        return None
 
 
 def _rows(entry: Entry, graph: Graph, chip: Chip, key: str, question: Question) -> list[dict[str, Any]]:
@@ -191,13 +207,20 @@ def _gains(
 
 
 def _together(before: Reference, base: Floats, changes: Mapping[Change, tuple[Reference, Floats]]) -> Floats:
-    """Return times with the best change of each kind, those that gain most first, each where it still helps."""
+    """Return times with the best change of each kind, how it runs first, each where it helps with those before it.
+
+    All but how it runs are chosen by the device's time: the host's hides what they save until it is out of the way.
+    """
+
+    def took(change: Change) -> float:
+        est = changes[change][0].expected
+        return float(np.log(np.asarray(est.time if change.kind == "run" else est.device_time)).sum())
+
     best: dict[str, Change] = {}
-    for change, (_, times) in sorted(changes.items(), key=lambda pair: float(np.log(pair[1][1]).sum())):
-        if np.log(times).sum() < np.log(base).sum():
-            best.setdefault(change.kind, change)
+    for change in sorted(changes, key=took):
+        best.setdefault(change.kind, change)
     now, least = before, base
-    for change in best.values():
+    for change in sorted(best.values(), key=lambda change: change.kind != "run"):
         after = changes[change] if now is before else _after(change, now)
         if after is not None and np.all(after[1] <= least):
             now, least = after

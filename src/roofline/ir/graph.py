@@ -406,7 +406,8 @@ class Graph:
     @cached_property
     def symbols(self) -> frozenset[str]:
         """The sizes that need a value before anything can be counted."""
-        return frozenset().union(*(symbols(size) for tensor in self.tensors.values() for size in tensor.shape))
+        distinct = {id(size): size for tensor in self.tensors.values() for size in tensor.shape}
+        return frozenset().union(*map(symbols, distinct.values()))
 
     @cached_property
     def parameters(self) -> int:

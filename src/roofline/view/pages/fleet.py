@@ -34,14 +34,30 @@ def _chapters(fleet: Fleet, moves: Moves) -> Iterator[Chapter]:
     if rows:
         chart = moves.picture("fleet", [plot_fleet(fleet).drawing()], [
             f"Weighed time of the programs with most to gain. All could save {format_si(counts['could_save_s'], 's')}; "
-            f"together they lose {format_si(counts['above_floor_s'], 's')} above their floors."])  # fmt: skip
+            f"as they are they lose {format_si(counts['above_floor_s'], 's')} above their floors."])  # fmt: skip
         yield chapter("most", "Most to gain", "fleet", moves, chart=chart)
         yield chapter("ranking", "Ranking", "fleet", moves, rows=rows[:MOST], all=len(rows))
         yield chapter("kinds", "By bound and by change", "fleet", moves, bounds=_groups(rows, "bound"),
                       changes=_groups(rows, "change"))  # fmt: skip
-    without = (*fleet.failed, *fleet.unmet)
-    if without:
+    if without := _without(fleet):
         yield chapter("failed", "Without an answer", "fleet", moves, rows=without[:MOST], all=len(without))
+
+
+def _without(fleet: Fleet) -> list[tuple[str, str, str, str]]:
+    """Return what has no time, each program and reason once: name, path, reason, chips."""
+    chips: dict[tuple[str, str, str], list[str]] = {}
+    for row in (*fleet.failed, *fleet.too_large, *fleet.unmet):
+        chips.setdefault((row["model"], row["program_path"], _why(row)), []).append(row["chip"])
+    return [(*what, ", ".join(dict.fromkeys(names))) for what, names in chips.items()]
+
+
+def _why(row: dict[str, Any]) -> str:
+    if row["error"] is not None:
+        return str(row["error"])
+    if row["time_s"] is None:
+        return f"no batch is within {row['under']}: {row['limit']}"
+    of = f"batch {row['batch']}: " if row["batch"] else ""
+    return f"{of}{format_si(row['memory_bytes'], 'B')} do not fit in {format_si(row['capacity_bytes'], 'B')}"
 
 
 def _groups(rows: list[dict[str, Any]], column: str) -> list[tuple[str, int, float, float]]:
