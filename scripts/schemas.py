@@ -117,7 +117,7 @@ KEYS = {
     "gap": "how much faster any plan of these moves could be at most; 0 where all were tried",
     "improvement": "what is to be improved, before over after", "noise": "of the formats, over the signal",
     "error_class": "exact, 16-bit, 8-bit or 4-bit", "validation": "the program before and after, run in numpy",
-    "agrees": "whether they compute the same", "tolerance": "the difference that the formats may cause",
+    "agrees": "whether they compute the same",
     "move": "the step in words", "changes": "what it may change numerically",
     "needs": "what must be there for its gain",
     "saves_low_s": "the least that it saves, where both predictions err alike [s]",

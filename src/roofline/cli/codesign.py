@@ -58,7 +58,7 @@ def codesign(
         raise UsageError("codesign: no figure varies; give one, such as --set bandwidth=1T..8T")
     varied = dict(_pair(text) for text in figures)
     every = [Goal.read(text) for text in (*(goals or ()), *(target or ()))]
-    result = search(every, varied, base=base, objective=objective, node=node, memory=memory, own=technology,
+    result = search(every, varied, base=base, objective=objective, node=node, memory_kind=memory, own=technology,
                     points=points, yield_model=yield_model, dies=dies)  # fmt: skip
     output.write(result, _parts(result))
 

@@ -124,7 +124,7 @@ def _parts(result: Optimization) -> Iterator[Any]:
 
 def _steps(result: Optimization) -> Iterator[Sequence[Any]]:
     first = result.before
-    yield ("as program_given", time_text(first.time_s), *_range(first), "", "", size_text(first.memory_bytes), "")
+    yield ("as given", time_text(first.time_s), *_range(first), "", "", size_text(first.memory_bytes), "")
     for row, figures in zip(result.records(), result.stages[1:], strict=True):
         yield (row["move"], time_text(figures.time_s), *_range(figures), time_text(row["saves_s"]), row["certainty"],
                size_text(figures.memory_bytes), percent(figures.noise))  # fmt: skip
@@ -158,15 +158,16 @@ def _checked(result: Optimization) -> Any:
     if check is None or check.agrees is None:
         return "; ".join(check.remarks) if check else "not in numpy: a step of training"
     text = f"in numpy, on a smaller program: the same to {check.difference:.2g}"
-    if check.tolerance:
-        text += f", rounded {percent(check.noise)} noise of {percent(check.tolerance)} allowed"
+    if check.noise:
+        text += f"; rounded, with random weights: {percent(check.noise)} noise"
+        text += ", over the budget: check the quality" * (check.noise > result.target.error_budget)
     text = "; ".join([text, *check.remarks])
     return text if check.agrees else Text(text, style="bold red")
 
 
 def _front(result: Optimization) -> list[Sequence[Any]]:
     return [
-        (", ".join(move.name for move in point.moves) or "as program_given", time_text(point.figures.time_s),
+        (", ".join(move.name for move in point.moves) or "as given", time_text(point.figures.time_s),
          point.figures.batch or "", size_text(point.figures.memory_bytes), percent(point.figures.noise))
         for point in result.front[:_MOST]
     ]  # fmt: skip
@@ -184,7 +185,7 @@ def _again(anew: Replayed) -> Iterator[Any]:
 def _apart(apart: PlanDiff) -> Iterator[Any]:
     """Show in what two plans differ."""
     yield heading(apart)
-    yield from ("", table("<in|<step", [(row["in"], row["step"]) for row in apart.records()]))
+    yield from ("", table("<of|<step", [(row["of"], row["step"]) for row in apart.records()]))
     ends = [apart.end(plan) for plan in (apart.first, apart.second)]
     yield facts([(word, f"{time_text(end['time_s'])}, {size_text(end['memory_bytes'])}")
                  for word, end in zip(("first", "second"), ends, strict=True) if end])  # fmt: skip

@@ -285,7 +285,7 @@ def search(
     base: AnyChip = "h100-sxm",
     objective: str = "area",
     node: str | Technology = "N5",
-    memory: str | None = None,
+    memory_kind: str | None = None,
     own: Any = None,
     points: int = POINTS,
     yield_model: str = "negative_binomial",
@@ -300,7 +300,7 @@ def search(
         base: The chip that the others differ from.
         objective: ``area``, ``cost`` or ``energy`` (of a weighed run of all programs).
         node: As for :func:`silicon`.
-        memory: As for :func:`technology`.
+        memory_kind: As for :func:`technology`.
         own: As for :func:`technology`.
         points: Values of a range.
         yield_model: As for :func:`silicon`.
@@ -325,7 +325,7 @@ def search(
     chip, goals = find_chip(base), tuple(_goals(programs))
     ranges = dict(_figures(chip, figures))
     sweeps = tuple(_swept(goal, chip, ranges, points) for goal in goals)
-    made = silicon(_many(sweeps[0]), node, memory=memory, own=own, yield_model=yield_model, dies=dies)
+    made = silicon(_many(sweeps[0]), node, memory_kind=memory_kind, own=own, yield_model=yield_model, dies=dies)
     number = int(sweeps[0].time.size)
     if objective == "energy":
         least: Any = _energy(goals, sweeps, made)

@@ -115,7 +115,7 @@ def silicon(
     chip: AnyChip,
     node: str | Technology = "N5",
     *,
-    memory: str | None = None,
+    memory_kind: str | None = None,
     own: Any = None,
     yield_model: str = YIELDS[0],
     dies: int = 1,
@@ -125,7 +125,7 @@ def silicon(
     Args:
         chip: A name, a path or a chip.
         node: ``N16``, ``N7``, ``N6`` or ``N5``, or a :class:`Technology`.
-        memory: As for :func:`technology`.
+        memory_kind: As for :func:`technology`.
         own: As for :func:`technology`.
         yield_model: ``negative_binomial``, ``poisson`` or ``murphy``.
         dies: Dies of equal size that it is cut into; what connects them is left out.
@@ -143,7 +143,7 @@ def silicon(
         ('cores', True)
     """
     device = find_chip(chip)
-    tech = node if isinstance(node, Technology) else technology(node, memory, own)
+    tech = node if isinstance(node, Technology) else technology(node, memory_kind, own)
     if yield_model not in YIELDS:
         raise UsageError(f"yield_model={shown(yield_model)}: allowed: {', '.join(YIELDS)}")
     parts: dict[str, Amount] = {}

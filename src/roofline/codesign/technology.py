@@ -71,13 +71,13 @@ class Technology:
 
 
 def technology(
-    node: str = "N5", memory: str | None = None, own: str | os.PathLike[str] | Mapping[str, Any] | None = None
+    node: str = "N5", memory_kind: str | None = None, own: str | os.PathLike[str] | Mapping[str, Any] | None = None
 ) -> Technology:
     """Return the figures of a technology node.
 
     Args:
         node: ``N16``, ``N7``, ``N6``, ``N5``, or one that ``own`` adds.
-        memory: ``hbm2``, ``hbm2e``, ``hbm3``, ``ddr5``, or one that ``own`` adds; the node's usual when absent.
+        memory_kind: ``hbm2``, ``hbm2e``, ``hbm3``, ``ddr5``, or one that ``own`` adds; the node's usual when absent.
         own: Figures over the shipped ones: the path of a TOML file of the same form, or the same as a mapping; a plain
             number stands for a figure.
 
@@ -93,7 +93,7 @@ def technology(
         (12000.0, 'given')
     """
     tables = _with_own(_shipped(), {} if own is None else _read(own))
-    memory = memory or {"N16": "hbm2", "N7": "hbm2e", "N6": "hbm2e"}.get(node, "hbm3")
+    memory = memory_kind or {"N16": "hbm2", "N7": "hbm2e", "N6": "hbm2e"}.get(node, "hbm3")
     for table, name in (("node", node), ("memory", memory)):
         if name not in tables[table]:
             allowed = list(tables[table])

@@ -61,6 +61,7 @@ class Kernel:
         stored: Formats that they have in memory: those that the kernel dequantises are narrower than ``inputs`` say.
         output: Output tensor of ``main``.
         operands: Tensors that cross the boundary inwards, each of the kind of what it looks at.
+        inner: Views that its nodes read of what its own nodes write: views are no nodes of a kernel.
         strided: Whether one of them is a part cut out of rows, or repeated along an axis: not contiguous.
         read: Bytes read by one launch [byte].
         read_flow: Those of them that other kernels of the run have written [byte].
@@ -78,6 +79,7 @@ class Kernel:
     stored: tuple[str, ...]
     output: Tensor
     operands: tuple[Tensor, ...]
+    inner: tuple[Tensor, ...]
     strided: bool
     count: int
     flops: Mapping[str, Number]
@@ -273,6 +275,8 @@ def _kernel(boundaries: Boundaries, same: Sequence[tuple[str, tuple[Node, ...]]]
             _add(flops, boundaries.compute_dtype(node), work.flops)
         _add(vector, boundaries.tensors[node.outputs[0]].dtype, work.vector)
     touched = _touched(boundaries, nodes, works)
+    known = {*touched, *(name for node in nodes for name in node.outputs)}
+    inner = dict.fromkeys(name for node in nodes for name in node.inputs if name not in known)
     return Kernel(
         name=label,
         names=tuple(name for name, _ in same),
@@ -285,6 +289,7 @@ def _kernel(boundaries: Boundaries, same: Sequence[tuple[str, tuple[Node, ...]]]
         stored=_stored(boundaries, nodes, main),
         output=boundaries.tensors[main.outputs[0]],
         operands=tuple(replace(boundaries.tensors[name], kind=boundaries.kind(name)) for name in touched),
+        inner=tuple(boundaries.tensors[name] for name in inner),
         strided=any(boundaries.strided(name) for name in touched),
         count=len(same) * main.count,
         flops=flops,

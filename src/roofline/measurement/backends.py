@@ -413,7 +413,7 @@ def compare_backends(
     try:
         first = _first_call(torch, module, args, keywords)
     except Exception as error:
-        raise UsageError(f"compare_backends: the program fails when it runs: {_first_line(error)}") from error
+        raise UsageError(f"compare_backends: the program fails when it runs: {first_line(error)}") from error
     plain = measure(module, *args, mode="eager", **how)  # type: ignore[arg-type]
     own = BackendRun(PLAIN, plain, plain.estimate, first)
     others = [_run(torch, module, name, args, how, own) for name in names if name != PLAIN]
@@ -454,7 +454,7 @@ def _run(
         fused = mode_of(backend) == "compiled"
         steady = measure(compiled, *args, mode="compiled" if fused else "eager", **how)
     except Exception as error:
-        return BackendRun(backend, error=_first_line(error))
+        return BackendRun(backend, error=first_line(error))
     then = _foreseen(steady, backend)
     return BackendRun(backend, steady, then, first, *_paying(plain, steady, then, first), graph_breaks=breaks)
 
@@ -496,7 +496,7 @@ def _first_call(torch: Any, program: Callable[..., Any], args: tuple[Any, ...], 
     return time.perf_counter() - start
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Say in one line what went wrong: the cause that a compiler's error carries, where it does."""
     cause = getattr(error, "inner_exception", None) or error
     text = next((line.strip() for line in str(cause).splitlines() if line.strip()), "")

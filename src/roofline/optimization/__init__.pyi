@@ -1,3 +1,5 @@
+from .measured import MeasuredPlan as MeasuredPlan
+from .measured import MeasuredStep as MeasuredStep
 from .moves import Move as Move
 from .optimize import Optimization as Optimization
 from .optimize import Replayed as Replayed

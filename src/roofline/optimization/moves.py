@@ -15,7 +15,6 @@ from typing import Any
 
 from roofline.diagnosis.reference import faster, replays
 from roofline.hardware.chip import Chip
-from roofline.hardware.cluster import Cluster
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError
 from roofline.ir.graph import Graph, layer_of
@@ -58,10 +57,10 @@ class Move:
     changes: str = EXACT
     needs: str = ""
 
-    def after(self, state: State, cluster: Cluster | None = None) -> State | None:
+    def after(self, state: State, apply: Callable[[State, Step], State] = applied) -> State | None:
         """Return the plan with this move made; ``None`` where it does not apply or changes nothing."""
         with suppress(RooflineError):
-            new = applied(state, self.step, cluster)
+            new = apply(state, self.step)
             same = new.graph is state.graph and new.run == state.run
             return None if same else new
         return None

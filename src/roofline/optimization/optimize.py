@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.estimates import Mode
 from roofline.cost import REGIME
@@ -33,6 +33,9 @@ from roofline.optimization.search import BEAM, Point, Search, bound, pareto, ran
 from roofline.optimization.steps import RUN, State, Step
 from roofline.optimization.target import OBJECTIVES, Figures, Target
 from roofline.optimization.validation import Validation, validate
+
+if TYPE_CHECKING:
+    from roofline.optimization.measured import MeasuredPlan
 
 #: Objectives for which the batch is chosen where none is given, and the batches that are tried then.
 PER_ITEM, BATCHES = ("throughput", "energy", "cost"), tuple(2**k for k in range(11))
@@ -97,6 +100,37 @@ class Optimization(Report):
             UsageError: It cannot be written there.
         """
         return self.plan.save(path)
+
+    def measured(self, module: Any, *args: Any, budget: float = 1.0, seed: int = 0) -> MeasuredPlan:
+        """Carry the plan out on its PyTorch module, and time it after each step.
+
+        Done is what PyTorch does to a module by itself: compilation, CUDA graphs, 16 bits, tf32, images channels last,
+        folded batch norms, batches. Other steps are rows that say why not, and predictions are without them.
+
+        Args:
+            module: The ``torch.nn.Module`` that was planned for; it stays as it is.
+            args: Its arguments, on the device where it is to run.
+            budget: Time for the timed runs of each step [s].
+            seed: Of random numbers.
+
+        Returns:
+            Measured and predicted times and gains by step, and the error of the outputs.
+
+        Raises:
+            MissingExtra: PyTorch is not installed.
+            UsageError: Another module than the plan is for.
+
+        Example:
+            >>> import torch
+            >>> import roofline as rl
+            >>> net, x = torch.nn.Linear(64, 64), torch.zeros(8, 64)
+            >>> best = rl.optimize(rl.from_torch(net, x), "epyc-9654", without="run")
+            >>> best.measured(net, x, budget=0.02).rows[0].step
+            'as given'
+        """
+        from roofline.optimization.measured import measured
+
+        return measured(self, module, *args, budget=budget, seed=seed)
 
     def subject(self) -> dict[str, Any]:
         """Return the program as given, where it runs and how, and its sizes."""

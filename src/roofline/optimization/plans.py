@@ -331,7 +331,7 @@ class PlanDiff(Report):
         a, b = self.first.steps, self.second.steps
         places = [("both" if step in b else "first", step) for step in a]
         places += [("second", step) for step in b if step not in a]
-        return [{"in": place, "step": repr(step)} for place, step in places]
+        return [{"of": place, "step": repr(step)} for place, step in places]
 
 
 def _short(value: Any) -> str:

@@ -1,7 +1,8 @@
 """The search for plans: kind by kind, each plan with each move of a kind or none; all of them, or the best of a beam.
 
-What a beam leaves out is bounded: no plan is faster than the least arithmetic that any of the plans has at the peak of
-its formats, or the least bytes that any must read of weights, caches and inputs at the bandwidth of the datasheet.
+What a beam leaves out is bounded: no plan is faster than the least arithmetic that any plan within the error budget has
+at the peak of its formats, or the least bytes that any must read of weights, caches and inputs at the bandwidth of the
+datasheet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from roofline.diagnosis.advice import WORTH
 from roofline.diagnosis.reference import compulsory_bytes
 from roofline.ir.errors import RooflineError
 from roofline.optimization.moves import Kind, Move
-from roofline.optimization.steps import State, Step, applied
+from roofline.optimization.steps import State, Step
 from roofline.optimization.target import Figures, Target
 
 #: Plans that go on to the next kind of moves; below that number none is left out.
@@ -87,7 +88,7 @@ def _leading(target: Target, points: Sequence[Point]) -> list[Point]:
 
 def _children(target: Target, point: Point, kind: Kind) -> Iterable[Point]:
     for move in kind(point.state, target):
-        after = move.after(point.state, target.cluster)
+        after = move.after(point.state, target.applied)
         try:
             if after is not None:
                 yield Point(after, (*point.moves, move), target.best(after))
@@ -147,7 +148,7 @@ def _made(target: Target, start: State, kinds: Mapping[str, Kind], moves: Sequen
     """Return the plan of some moves from the start on; ``None`` where one makes no sense without those left out."""
     after = start
     for move in moves:
-        new = move.after(after, target.cluster) if move in list(kinds[move.kind](after, target)) else None
+        new = move.after(after, target.applied) if move in list(kinds[move.kind](after, target)) else None
         if new is None:
             return None
         after = new
@@ -158,15 +159,20 @@ def stages(target: Target, start: State, steps: Sequence[Step]) -> list[tuple[St
     """Return what a plan takes at the start and after each step."""
     rows = [(start, target.start(start))]
     for step in steps:
-        after = applied(rows[-1][0], step, target.cluster)
+        after = target.applied(rows[-1][0], step)
         rows.append((after, target.start(after)))
     return rows
 
 
 def bound(target: Target, points: Sequence[Point], best: Figures) -> float:
-    """Return a time that no plan of these moves is below at the batch and on the devices of the best one [s]."""
+    """Return a time that no plan of these moves is below at the batch and on the devices of the best one [s].
+
+    Formats beyond the error budget are none of them: what follows only adds noise.
+    """
     one = replace(target, batches=() if best.batch is None else (best.batch,))
-    graphs = {id(point.state.graph): point.state for point in points if point.figures.devices == best.devices}
+    alike = (each for each in points
+             if each.figures.devices == best.devices and each.figures.noise <= target.error_budget)  # fmt: skip
+    graphs = {id(point.state.graph): point.state for point in alike}
     made = [one.estimate(state.graph, {**state.run, "mode": "graph"}) for state in graphs.values()]
     single = [est[0] if est.shape else est for est in made]
     return max(min(float(est.mfu * est.time) for est in single),

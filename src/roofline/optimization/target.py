@@ -18,7 +18,7 @@ from roofline.hardware.cluster import Cluster
 from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ir.graph import Graph
 from roofline.optimization.rounding import state_error
-from roofline.optimization.steps import State
+from roofline.optimization.steps import RUN, State, Step, applied
 
 #: Settings of a run that :func:`roofline.estimate` takes.
 _OF_ESTIMATES = ("mode", "tf32", "regime")
@@ -78,6 +78,7 @@ class Target:
         devices: How many there are at most.
         training: Whether it is a step of training.
         known: Estimates that have been made.
+        made: What steps have made of programs.
     """
 
     before: Graph
@@ -93,11 +94,21 @@ class Target:
     devices: int = 1
     training: bool = False
     known: dict[Any, tuple[Figures, ...]] = field(default_factory=dict, repr=False, compare=False)
+    made: dict[tuple[int, Step], tuple[Graph, Graph]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def chip(self) -> Chip:
         """One device."""
         return self.cluster.device
+
+    def applied(self, state: State, step: Step) -> State:
+        """Take one step of a plan; a pass runs once on each program."""
+        if step.name == RUN:
+            return applied(state, step)
+        key = (id(state.graph), step)
+        if key not in self.made:  # the program itself is held too, so that its number stays its own
+            self.made[key] = (state.graph, applied(state, step, self.cluster).graph)
+        return replace(state, graph=self.made[key][1], steps=(*state.steps, step))
 
     def start(self, state: State) -> Figures:
         """Return the figures of a plan at the batch to begin with, or at the one that it sets."""

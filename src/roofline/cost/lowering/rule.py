@@ -92,7 +92,7 @@ class Site:
 
     def apart(self, known: Mapping[str, str], **attrs: Any) -> str:
         """Add all of its nodes, a kernel each, on the tensors of the graph that are ``known``, with more options."""
-        names = dict(known)
+        names = {**{tensor.name: self.read(tensor) for tensor in self.kernel.inner}, **known}
         for node in self.kernel.nodes:
             inputs = [names[each] for each in node.inputs]
             names[node.outputs[0]] = self.b.op(node.op, *inputs, dtype=self.dtype, **{**dict(node.attrs), **attrs})
