@@ -166,7 +166,9 @@ def test_devices_share_a_program_that_one_cannot_hold() -> None:
 
 
 def test_the_batch_is_chosen_for_throughput_within_the_latency() -> None:
-    found = rl.optimize(program("decode"), "h100-sxm", "throughput", context=64, latency_limit="2 ms", check=False, beam=2)
+    found = rl.optimize(
+        program("decode"), "h100-sxm", "throughput", context=64, latency_limit="2 ms", check=False, beam=2
+    )
     assert found.after.batch > 1
     assert found.after.time_s <= 2e-3
     energy = rl.optimize(program("decode"), "h100-sxm", "energy", context=64, watts=700, check=False, beam=2,
@@ -324,7 +326,10 @@ def test_the_command_writes_replays_compares_and_takes_back(run: Run, tmp_path: 
         (["gpt2", "h100-sxm", "-S", "64", "--without", "sleep"], "without"),
         (["gpt2", "h100-sxm", "-S", "64", "--policy", "mine"], "--policy"),
         (["gpt2", "h100-sxm", "-S", "64", "--may-prune", "cats=1"], "cats"),
-        (["gpt2", "h100-sxm", "-S", "64", "--latency-limit", "1us", "--without", "kernels,formats,linears"], "no plan is within"),
+        (
+            ["gpt2", "h100-sxm", "-S", "64", "--latency-limit", "1us", "--without", "kernels,formats,linears"],
+            "no plan is within",
+        ),
         (["--replay", "/no/such.toml"], "such.toml"),
     ],
 )
