@@ -60,7 +60,7 @@ CASES = (
     "memory-plan gpt2 rtx-4090 --phase decode -B 1024 -S 1024", "train gpt2 h100-sxm -B 8 -S 512 --dp 2 --zero 1",
     "timeline gpt2 h100-sxm --phase decode -S 64 --prefetch 1",
     f"sweep-chip {_DECODE} -B 1 --mode graph --set l2=1..2MiB --set cores=66,132 --points 2",
-    "advise llama-3-70b h100-sxm --phase decode -S 512", "advise resnet18 tpu-v5e -B 4",
+    "advise llama-3-70b h100-sxm --phase decode -S 512", "advise resnet18 tpu-v5e -B 4", "advise resnet18 epyc-9654 -B 1",
     "optimize resnet18 h100-sxm -B 1 --without formats,kernels --error-budget 0", "optimize --replay plan.toml",
     "optimize gpt2 h100-sxm -S 64 --objective cost --price 2 --batch 1,8 --without kernels",
     "optimize gpt2 h100-sxm --phase train -S 64 -B 8 --devices 2", "optimize --diff plan.toml plan.toml",

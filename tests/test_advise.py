@@ -79,6 +79,13 @@ def test_nothing_is_sure_on_a_chip_that_nobody_measured() -> None:
     assert {one.certainty for one in found.first} <= {"likely", "unsure"}
 
 
+def test_memory_that_nobody_published_is_not_short() -> None:
+    found = advised("resnet18", "epyc-9654")
+    assert found.summary()["fits"] is None
+    assert found.gain > 2
+    assert not any(one.option.startswith("--tp") or "run on" in one.change for one in found.first)
+
+
 def test_the_number_of_things_is_what_was_asked_for() -> None:
     assert len(advised(first=1).first) == 1
     with pytest.raises(rl.RooflineError, match="first"):

@@ -118,7 +118,8 @@ def test_a_plan_is_carried_out_on_a_module() -> None:
 
 def test_a_small_batch_of_decode_wants_graphs_or_a_compiler_first() -> None:
     """CUDA graphs remove launch overhead of small batches (pytorch.org/blog/accelerating-pytorch-with-cuda-graphs)."""
-    found = rl.optimize(rl.model("llama-3-8b", phase="decode", layers=2), "h100-sxm", batch=1, context=512, error_budget=0, check=False,
+    few = rl.model("llama-3-8b", phase="decode", layers=2)
+    found = rl.optimize(few, "h100-sxm", batch=1, context=512, error_budget=0, check=False,
                         without=("kernels", "linears"))  # fmt: skip
     assert dict(found.plan.steps[0].options)["mode"] in ("graph", "compiled")
     assert found.gain > 2

@@ -169,10 +169,10 @@ class Recommendations(Report):
         """Return the time now and with all of it, what both are bound by, and what does not help."""
         return {
             "time_s": float(self.before.time), "low_s": float(self.before.low), "high_s": float(self.before.high),
-            "bound": str(self.before.bound), "fits": bool(self.before.fits),
+            "bound": str(self.before.bound), "fits": self.before.fits,
             "calibrated": weakest(self.before.times[0]),
             "together_s": float(self.before.time) - self.together.saves_s, "saved": asdict(self.together),
-            "improvement": self.gain, "bound_after": str(self.after.bound), "fits_after": bool(self.after.fits),
+            "improvement": self.gain, "bound_after": str(self.after.bound), "fits_after": self.after.fits,
             "no_help": list(self.idle),
         }  # fmt: skip
 
@@ -268,6 +268,7 @@ def _made(start: Reference, most: int) -> tuple[list[_Tried], list[str]]:
         made.append(best)
         now = best.after
     kinds = {each.change.kind for each in made}
+    kinds |= {"cache"} if any("cache in" in each.change.text for each in made) else set()
     return made, [change.text for change in (*CHANGES, *MORE) if change.text in tried and change.kind not in kinds]
 
 
@@ -290,7 +291,7 @@ def _next(
             others = [each for each in way if each.change.kind == best.change.kind and each is not best]
             return replace(best, instead=min(others, key=lambda each: _order(now, each), default=None))
     little = float(now.expected.time) > (1 - LITTLE) * float(start.expected.time) and not used
-    if (now.expected.fits and not little) or {"devices", "chip"} & used:
+    if (not _short(now) and not little) or {"devices", "chip"} & used:
         return None
     best = min(_elsewhere(now), key=lambda each: _order(now, each), default=None)
     return best if best is not None and _worth(now, best) else None
@@ -299,7 +300,7 @@ def _next(
 def _mildest(now: Reference, tried: Sequence[_Tried]) -> _Tried | None:
     """Return the first change that saves nearly as much as any; of a program that does not fit, that makes it fit."""
     worth = [each for each in tried if _worth(now, each)]
-    fitting = [each for each in worth if each.after.expected.fits and not now.expected.fits]
+    fitting = [each for each in worth if _short(now) and not _short(each.after)]
     best = min((_order(now, each)[1] for each in worth), default=0.0)
     most = float(now.expected.time) - MILD * (float(now.expected.time) - best)
     return next((each for each in fitting or worth if fitting or _order(now, each)[1] <= most), None)
@@ -307,12 +308,12 @@ def _mildest(now: Reference, tried: Sequence[_Tried]) -> _Tried | None:
 
 def _order(now: Reference, each: _Tried) -> tuple[bool, float]:
     """Return what orders changes: those that make it fit first, then those that leave the least time."""
-    helps = bool(each.after.expected.fits) and not now.expected.fits
+    helps = _short(now) and not _short(each.after)
     return not helps, each.share * float(each.after.expected.time)
 
 
 def _worth(now: Reference, each: _Tried) -> bool:
-    helps = bool(each.after.expected.fits) and not now.expected.fits
+    helps = _short(now) and not _short(each.after)
     return helps or each.share * float(each.after.expected.time) < (1 - WORTH) * float(now.expected.time)
 
 
@@ -332,7 +333,13 @@ def _options(now: Reference) -> list[_Tried]:
 
 
 def _outgrows(now: Reference, after: Reference) -> bool:
-    return bool(now.expected.fits) and not after.expected.fits
+    return _short(after) and not _short(now)
+
+
+def _short(of: Reference) -> bool:
+    """Tell whether a program needs more memory than there is; not where nobody says how much that is."""
+    fits = of.expected.fits
+    return fits is not None and not fits
 
 
 def _batches(now: Reference) -> Iterator[_Tried]:
@@ -359,7 +366,7 @@ def _elsewhere(now: Reference) -> Iterator[_Tried]:
             after = replace(now, graph=shard(now.graph, tp=tp))
             change = Change(f"share each layer among {tp} devices", "devices", lambda _: None, f"--tp {tp}",
                             f"rl.passes.shard(graph, tp={tp})", f"{tp} devices")  # fmt: skip
-            if after.expected.time > 0 and (after.expected.fits or tp == 8):
+            if after.expected.time > 0 and (not _short(after) or tp == 8):
                 yield _Tried(change, after)
         except RooflineError:
             continue
