@@ -12,19 +12,19 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.graph import Graph
 from roofline.ir.report import Report
 from roofline.ir.units import format_si
 from roofline.measurement.backends import first_line
 from roofline.measurement.measuring import Measurement, measure, need_torch
+from roofline.optimization.plans import Plan
 from roofline.optimization.steps import RUN, State, Step
+from roofline.optimization.target import Target
 from roofline.quant.modules import quantize_module
 from roofline.quant.recipes import Recipe
-
-if TYPE_CHECKING:
-    from roofline.optimization.optimize import Optimization
 
 #: Steps that PyTorch has no switch for, and why.
 CANNOT: Mapping[str, str] = {
@@ -156,29 +156,29 @@ class _Left(Exception):
     """A step that is not carried out."""
 
 
-def measured(best: Optimization, module: Any, *args: Any, budget: float = 1.0, seed: int = 0) -> MeasuredPlan:
+def carried_out(target: Target, plan: Plan, module: Any, args: tuple[Any, ...], **how: Any) -> MeasuredPlan:
     """Carry a plan out on a module; :meth:`Optimization.measured` says more."""
     torch = need_torch("measured")
-    _same_module(best, module)
-    run = best.plan.start.get("mode", "eager")
+    _same_module(target.before, module)
+    run = plan.start.get("mode", "eager")
     now = _Module(copy.deepcopy(module).eval(), args, {"compiled": run == "compiled", "graph": run == "graph"})
-    state = State(best.target.before, dict(best.plan.start))
-    chip, how = best.target.chip, {"budget": budget, "seed": seed}
+    state = State(target.before, dict(plan.start))
+    chip = target.chip
     with torch.no_grad():
         before, first = _timed(torch, now, chip, how), _outputs(torch, now)
-        figures, device = best.target.start(state), before.device
+        figures, device = target.start(state), before.device
         rows = [MeasuredStep("as given", before, figures.time_s)]
-        for step in best.plan.steps:
+        for step in plan.steps:
             try:
                 new = _carried_out(torch, now, step, figures.batch)
-                after, then = best.target.applied(state, step), _timed(torch, new, chip, how)
+                after, then = target.applied(state, step), _timed(torch, new, chip, how)
             except _Left as reason:
                 rows.append(MeasuredStep(repr(step), reason=str(reason), error=_rounded(torch, now, step, first)))
                 continue
             except Exception as error:  # a compiler or a kernel of PyTorch that fails says why, as a row
                 rows.append(MeasuredStep(repr(step), reason=f"failed: {first_line(error)}"))
                 continue
-            own = best.target.start(after)
+            own = target.start(after)
             share = (own.batch or 1) / (figures.batch or 1)
             gains = (share * before.seconds / then.seconds, share * figures.time_s / own.time_s)
             rows.append(MeasuredStep(repr(step), then, own.time_s, *gains, _noise(torch, first, _outputs(torch, new))))
@@ -186,10 +186,10 @@ def measured(best: Optimization, module: Any, *args: Any, budget: float = 1.0, s
     return MeasuredPlan(type(module).__name__, chip.name, device, tuple(rows))
 
 
-def _same_module(best: Optimization, module: Any) -> None:
+def _same_module(program: Graph, module: Any) -> None:
     if not hasattr(module, "parameters"):
         raise UsageError(f"measured: expected a torch.nn.Module, got {type(module).__name__}")
-    own, planned = sum(each.numel() for each in module.parameters()), best.target.before.parameters
+    own, planned = sum(each.numel() for each in module.parameters()), program.parameters
     if own != planned:
         raise UsageError(f"measured: {type(module).__name__} has {own:,} parameters, the program of the plan "
                          f"{int(planned):,}; plan for rl.from_torch(module, *args)")  # fmt: skip

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roofline.analysis.estimates import Mode
 from roofline.cost import REGIME
@@ -25,6 +25,7 @@ from roofline.ir.sizes import one_of
 from roofline.ir.units import format_bytes, format_si, parse
 from roofline.ir.units import share as parse_share
 from roofline.optimization.identity import chip_hash
+from roofline.optimization.measured import MeasuredPlan, carried_out
 from roofline.optimization.moves import KINDS, TRAINING, Kind, Move, pruned
 from roofline.optimization.plans import Plan, about_chip, about_program, versions
 from roofline.optimization.policies import Policy, kinds_by
@@ -33,9 +34,6 @@ from roofline.optimization.search import BEAM, Point, Search, bound, pareto, ran
 from roofline.optimization.steps import RUN, State, Step
 from roofline.optimization.target import OBJECTIVES, Figures, Target
 from roofline.optimization.validation import Validation, validate
-
-if TYPE_CHECKING:
-    from roofline.optimization.measured import MeasuredPlan
 
 #: Objectives for which the batch is chosen where none is given, and the batches that are tried then.
 PER_ITEM, BATCHES = ("throughput", "energy", "cost"), tuple(2**k for k in range(11))
@@ -128,9 +126,7 @@ class Optimization(Report):
             >>> best.measured(net, x, budget=0.02).rows[0].step
             'as given'
         """
-        from roofline.optimization.measured import measured
-
-        return measured(self, module, *args, budget=budget, seed=seed)
+        return carried_out(self.target, self.plan, module, args, budget=budget, seed=seed)
 
     def subject(self) -> dict[str, Any]:
         """Return the program as given, where it runs and how, and its sizes."""
