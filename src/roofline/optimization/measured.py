@@ -40,7 +40,7 @@ _OF_TRAINING = "a step of training, not of the module"
 class MeasuredStep:
     """A step of a plan on a module.
 
-    One of :attr:`MeasuredPlan.rows`.
+    One of :attr:`MeasuredPlan.rows`, of what :func:`roofline.optimize` returns.
 
     Attributes:
         step: The step; ``as given`` for the module as it is.
@@ -63,7 +63,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True, repr=False)
 class MeasuredPlan(Report):
-    """A plan on a module, from :meth:`roofline.optimization.Optimization.measured`.
+    """A plan on a module, from what :func:`roofline.optimize` returns, by its method ``measured``.
 
     Attributes:
         name: The module.
