@@ -24,8 +24,10 @@ from scipy.optimize import least_squares
 
 from roofline.ir.errors import RooflineError
 from roofline.serving import benchmarks as bench
-from roofline.serving.backends import BACKENDS
-from roofline.serving.loads import Loads, Stack, Terms, seconds, terms
+from roofline.serving.backends import BACKENDS, Backend
+from roofline.serving.repeated import layers_of
+from roofline.serving.steady import Work
+from roofline.serving.steps import StepTimes
 
 #: What is fitted, and the unit of each step [s].
 FITTED = {"step": 1e-5, "sequence": 1e-5, "request": 1e-2}
@@ -36,14 +38,19 @@ Row = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Point:
-    """A row with the times of its steps: single numbers."""
+class Points:
+    """Rows of requests of the same lengths to the same server."""
 
-    row: Row
-    terms: Terms
-    loads: Loads
+    rows: tuple[Row, ...]
+    users: Any
+    work: Work
+    steps: StepTimes
     layers: int
-    groups: int
+
+    @property
+    def row(self) -> Row:
+        """One of them, for what they have in common."""
+        return self.rows[0]
 
 
 def part(row: Row, parts: int, salt: str = "") -> int:
@@ -52,83 +59,76 @@ def part(row: Row, parts: int, salt: str = "") -> int:
     return int(hashlib.sha256((salt + name).encode()).hexdigest(), 16) % parts
 
 
-def points(rows: Sequence[Row]) -> list[Point]:
-    """Work out the steps of each row; those that cannot be predicted are left out."""
+def points(rows: Sequence[Row]) -> list[Points]:
+    """Read rows; those that cannot be predicted are left out."""
     groups: dict[Any, list[tuple[Row, Any]]] = {}
     for row in rows:
         try:
             key, load = bench.read_row(row)
         except RooflineError:
             continue
-        groups.setdefault(key, []).append((row, load))
-    found = []
-    for key, members in groups.items():
+        # rows of a key and lengths may be configurations of different names
+        groups.setdefault((key, *(row[column] for column in CONFIGURATION)), []).append((row, load))
+    known = []
+    for (key, *_), members in groups.items():
         try:
-            server = bench.server_of(key)
-            loads = bench.loads_of([load for _, load in members])
-            each = terms(server, loads, BACKENDS[key.backend].stack.whole)
+            served = bench.served_by(key)
+            layers = layers_of(served.model, served.dtype, served.options)
+            for work, places, users in bench.works(served, key.speculation, [load for _, load in members]):
+                some = tuple(members[at][0] for at in places)
+                known.append(Points(some, users, work, served.steps(), layers))
         except RooflineError:
             continue
-        for at, (row, _) in enumerate(members):
-            one, own = (type(some)(**{name: np.broadcast_to(value, loads.users.shape)[at] for name, value in
-                                      vars(some).items()}) for some in (each, loads))  # fmt: skip
-            found.append(Point(row, one, own, server.layers, server.groups))
-    return found
+    return known
 
 
-def stacked(some: Sequence[Point]) -> tuple[Terms, Loads, Any, Any]:
-    """Points as arrays."""
-    both = [type(first)(**{name: np.array([getattr(each, name) for each in column]) for name in vars(first)})
-            for column in zip(*((p.terms, p.loads) for p in some), strict=True) for first in column[:1]]  # fmt: skip
-    return both[0], both[1], np.array([p.layers for p in some]), np.array([p.groups for p in some])
-
-
-def ratios(stack: Stack, some: Sequence[Point]) -> tuple[Any, Any]:
+def ratios(stack: Backend, some: Sequence[Points]) -> tuple[Any, Any]:
     """Predicted over measured times: per token, and to the first."""
-    first, each = seconds(stack, *stacked(some))
-    measured = [[float(p.row[name]) / 1e3 for p in some] for name in ("silicon_tpot_ms", "silicon_ttft_ms")]
-    return each / np.array(measured[0]), first / np.array(measured[1])
+    both = []
+    for p in some:
+        steps = replace(p.steps, overhead=(stack.step * p.layers, stack.sequence))
+        first, each = bench.times(steps, replace(p.work, request_seconds=stack.request), p.users)
+        measured = (np.array([float(row[f"silicon_{name}_ms"]) / 1e3 for row in p.rows]) for name in ("tpot", "ttft"))
+        both.append([ours / theirs for ours, theirs in zip((each, first), measured, strict=True)])
+    per_token, first_token = (np.concatenate(column) for column in zip(*both, strict=True))
+    return per_token, first_token
 
 
-def fit(backend: str, some: Sequence[Point]) -> Stack:
+def fit(backend: str, some: Sequence[Points]) -> Backend:
     """Fit the figures of a backend."""
-    base = BACKENDS[backend].stack
+    base = BACKENDS[backend]
 
-    def stack(x: Sequence[float]) -> Stack:
+    def stack(x: Sequence[float]) -> Backend:
         return replace(
             base, **{name: float(value) * unit for (name, unit), value in zip(FITTED.items(), x, strict=True)}
         )
 
     def errors(x: Sequence[float]) -> Any:
-        logs = (np.log(np.maximum(ratio, 1e-6)) for ratio in ratios(stack(x), some))
-        return np.concatenate([log / tolerance for log, tolerance in zip(logs, TOLERANCES, strict=True)])
+        return np.concatenate([(r - 1) / most for r, most in zip(ratios(stack(x), some), TOLERANCES, strict=True)])
 
     lowest = [-np.inf if name == "step" else 0.0 for name in FITTED]
-    start = [0.0 if name == "step" else 1.0 for name in FITTED]
-    return stack(least_squares(errors, start, bounds=(lowest, np.inf), loss="soft_l1", diff_step=1e-3).x)
+    start = [max(getattr(base, name) / unit, least) for (name, unit), least in zip(FITTED.items(), lowest, strict=True)]
+    return stack(least_squares(errors, start, bounds=(lowest, np.inf), loss="soft_l1", diff_step=1e-3, ftol=1e-4).x)
 
 
-def apart(backend: str, some: Sequence[Point], what: Callable[[Row], Any]) -> Any:
+def apart(backend: str, some: Sequence[Points], what: Callable[[Row], Any]) -> Any:
     """Ratios of the time per token, each group predicted by figures that were fitted to the others."""
-    found = np.ones(len(some))
-    names = np.array([str(what(p.row)) for p in some])
-    for name in set(names) if len(set(names)) > 1 else ():
-        rest, own = ([p for p, keep in zip(some, names == name, strict=True) if keep == here] for here in (False, True))
-        found[names == name] = ratios(fit(backend, rest), own)[0]
-    return found
+    names = sorted({str(what(p.row)) for p in some})
+    halves = (([p for p in some if (str(what(p.row)) == name) == here] for here in (False, True)) for name in names)
+    return np.concatenate([ratios(fit(backend, rest), own)[0] for rest, own in halves])
 
 
 def main() -> None:
     with open(sys.argv[1], encoding="utf-8", newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if part(row, 2) == 0]
     known = points(rows)
-    print(f"{len(known)} of {len(rows)} rows of the first half")
+    print(f"{sum(len(p.rows) for p in known)} of {len(rows)} rows of the first half")
     for backend in BACKENDS:
         some = [p for p in known if p.row["backend"] == backend]
         stack, left_out = fit(backend, some), 1 / apart(backend, some, lambda row: part(row, 5, "fifth"))
         low, high = np.quantile(left_out, (0.1, 0.9))
         figures = ", ".join(f"{name}={getattr(stack, name):.3g}" for name in FITTED)
-        print(f"{backend}: {figures}; range {low:.2f} to {high:.2f} ({len(some)} rows)")
+        print(f"{backend}: {figures}; range {low:.2f} to {high:.2f} ({len(left_out)} rows)")
         for option, column in (("--by-chip", "system"), ("--by-model", "model_path")):
             if option in sys.argv:
                 for name in sorted({p.row[column] for p in some}):
@@ -136,7 +136,7 @@ def main() -> None:
                     if rest:
                         error = np.abs(ratios(fit(backend, rest), own)[0] - 1)
                         mean, middle = error.mean(), np.median(error)
-                        print(f"  without {name} ({len(own)} rows): mean {mean:.1%}, median {middle:.1%}")
+                        print(f"  without {name} ({len(error)} rows): mean {mean:.1%}, median {middle:.1%}")
 
 
 if __name__ == "__main__":

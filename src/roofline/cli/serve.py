@@ -66,9 +66,12 @@ class ServerOptions:
     memory_share: Annotated[float, opt.option(
         "--memory-share SHARE", "Of a device's memory that the server uses.", "Server", default=str(MEMORY_SHARE))
     ] = MEMORY_SHARE  # fmt: skip
-    mixed: Annotated[bool, opt.option(
+    mixed: Annotated[bool | None, opt.option(
         "--mixed/--no-mixed", "Read prompts in the steps that decode, or in steps of their own before those.", "Server",
-        default="--mixed")] = True  # fmt: skip
+        default="as --backend, else --mixed")] = None  # fmt: skip
+    backend: Annotated[opt.Text, opt.option(
+        "--backend NAME", "A serving stack: vllm, sglang or trtllm; its policy, overhead and range.", "Server",
+        default="none, without overhead")] = None  # fmt: skip
     regime: Annotated[str, opt.option(
         "--regime REGIME", "warm: kernels as serving stacks have them; program, cold: as in estimate.", "Run",
         complete=opt.REGIMES, default="warm")] = "warm"  # fmt: skip
@@ -107,6 +110,9 @@ class LoadOptions:
         "--servers X:Y", "How many read prompts and how many decode.", "Load", default="1:1")] = "1:1"  # fmt: skip
     link: Annotated[str, opt.option(
         "--link RATE", "Way of a cache between them, for each chip.", "Load", default="50GB/s")] = "50GB/s"  # fmt: skip
+    spread: Annotated[float, opt.option(
+        "--spread SHARE", "How much lengths differ, of the longest; those given are the mean then.", "Load",
+        default="0")] = 0.0  # fmt: skip
     ttft: Annotated[opt.Text, opt.limit("--ttft TIME", "Time to the first token that is allowed, such as 2s.")] = None
     tpot: Annotated[opt.Text, opt.limit("--tpot TIME", "Time per further token that is allowed, such as 30ms.")] = None
     price: Annotated[float | None, opt.limit("--price P", "Of a chip for an hour, in any currency.", min=0.0)] = None

@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roofline.serving.loads import Stack
-
 
 @dataclass(frozen=True)
 class Backend:
     """A serving stack.
 
     Attributes:
-        stack: What it does and adds.
+        mixed: Whether prompts are read in the steps that decode.
+        evicts: Whether requests are admitted with blocks for the tokens that they have, instead of all they will get.
+        step: Time of each step beside its kernels, for each layer; negative where kernels are fused that are counted
+            apart [s].
+        sequence: Time of each step for each sequence that runs: its token's way out [s].
+        request: Time before a request is read [s].
         low: Low end of the time per output token, as a ratio.
         high: High end.
     """
 
-    stack: Stack
+    mixed: bool
+    evicts: bool
+    step: float
+    sequence: float
+    request: float
     low: float
     high: float
 
@@ -33,7 +40,7 @@ class Backend:
 #: all tokens of a request (``GUARANTEED_NO_EVICT``); SGLang runs prompts first, by themselves
 #: (https://docs.sglang.ai/advanced_features/server_arguments.html, ``enable_mixed_chunk`` off).
 BACKENDS = {
-    "trtllm": Backend(Stack(whole=True, step=-1.49e-6, sequence=2.19e-5, request=0.121), 0.83, 1.18),
-    "vllm": Backend(Stack(step=7.7e-6, sequence=1.55e-5, request=0.0512), 0.82, 1.21),
-    "sglang": Backend(Stack(mixed=False, step=3.32e-6, sequence=2.66e-5, request=0.392), 0.84, 1.36),
+    "trtllm": Backend(True, False, step=-3.12e-6, sequence=2.28e-5, request=0.114, low=0.79, high=1.13),
+    "vllm": Backend(True, True, step=8.47e-6, sequence=6.82e-6, request=0.0488, low=0.78, high=1.22),
+    "sglang": Backend(False, True, step=2.50e-6, sequence=2.83e-5, request=0.416, low=0.84, high=1.32),
 }

@@ -11,7 +11,8 @@ Most rows are InferenceMAX's (https://github.com/SemiAnalysisAI/InferenceX), and
   64. Where both of ``moe_tp_size`` and ``moe_ep_size``, or of ``tp_size`` and ``attention_dp_size``, exceed 1, the
   larger counts the GPUs.
 - Its client draws lengths from 80 to 100 % of those stated (``--random-range-ratio 0.8``), of :data:`SCENARIOS`.
-  Requests of other lengths are all alike.
+  Requests of other lengths are all alike, which keeps them in step where prompts have steps of their own; where they
+  have not, a client's time pulls them apart as much.
 
 ``batch_size`` counts the requests of each group of attention data parallelism that is stated, unless that comes to more
 than InferenceMAX sends: then of all. A column ``spec`` says which rows draft tokens, ``K:ACCEPT`` as for
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,10 @@ from roofline.ir.errors import RooflineError, UsageError, did_you_mean
 from roofline.programs.library import find_model
 from roofline.programs.modelfile import ModelFile, load_model_file
 from roofline.serving.backends import BACKENDS
-from roofline.serving.deployment import deployment
-from roofline.serving.loads import Loads, Server, seconds, terms
-from roofline.serving.steady import PLAIN, Speculation, speculation
+from roofline.serving.deployment import Deployment, deployment
+from roofline.serving.repeated import layers_of
+from roofline.serving.steady import PLAIN, Speculation, Work, closed_loop, speculation
+from roofline.serving.steps import StepTimes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +54,8 @@ NEEDED = ("model_path", "system", "backend", "isl", "osl", "batch_size")
 ADDED = ("ttft_ms", "tpot_ms", "tpot_low_ms", "tpot_high_ms", "error")
 #: Prompt and new tokens of InferenceMAX, and the least share of them that a request has.
 SCENARIOS, LEAST = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)}), 0.8
+#: Requests that each user sends, the first ones all at once (``--num-prompts $((CONC * 10))``).
+SENT = 10
 #: Requests that it sends at a time at most.
 MOST_USERS = 512
 #: What a precision means, in any spelling.
@@ -169,23 +173,35 @@ class _Load:
 def _predict(key: Key, members: Sequence[tuple[int, _Load]], added: list[dict[str, Any]]) -> None:
     """Fill in the rows of one deployment."""
     try:
-        server, backend = server_of(key), BACKENDS[key.backend]
-        loads = loads_of([load for _, load in members])
-        stack = backend.stack
-        first, each = seconds(stack, terms(server, loads, stack.whole), loads, server.layers, server.groups)
+        served, backend = served_by(key), BACKENDS[key.backend]
+        for work, places, users in works(served, key.speculation, [load for _, load in members]):
+            first, each = times(served.steps(), work, users)
+            for place, ttft, tpot in zip(places, first.tolist(), each.tolist(), strict=True):
+                values = (ttft, tpot, tpot * backend.low, tpot * backend.high)
+                added[members[place][0]].update(zip(ADDED, (1e3 * value for value in values), strict=False))
     except RooflineError as error:
         for at, _ in members:
             added[at]["error"] = _line(error)
-        return
-    for (at, _), ttft, tpot in zip(members, first.tolist(), each.tolist(), strict=True):
-        values = (ttft, tpot, tpot * backend.low, tpot * backend.high)
-        added[at].update(zip(ADDED, (1e3 * value for value in values), strict=False))
 
 
-def loads_of(some: Sequence[_Load]) -> Loads:
-    """Requests of several rows as arrays."""
-    columns = zip(*((load.prompt, load.new_tokens, load.users, load.spread) for load in some), strict=True)
-    return Loads(*(np.array(column, dtype=np.float64) for column in columns))
+def works(
+    served: Deployment, drafts: Speculation, some: Sequence[_Load]
+) -> Iterator[tuple[Work, list[int], Any]]:  # fmt: skip
+    """Yield loads by their lengths: the work, the places of those that have it, and their users."""
+    if drafts.drafted:  # by a module of one more layer
+        share = drafts.drafted / layers_of(str(served.model), served.dtype, served.options)
+        drafts = replace(drafts, seconds=lambda batch, context: share * served.steps().decode(batch, context))
+    alike: dict[tuple[float, float, float], list[int]] = {}
+    for place, load in enumerate(some):
+        alike.setdefault((load.prompt, load.new_tokens, load.spread), []).append(place)
+    for (prompt, new, spread), places in alike.items():
+        yield served.work(prompt, new, drafts, spread), places, np.array([some[at].users for at in places], dtype=float)
+
+
+def times(steps: StepTimes, work: Work, users: Any) -> tuple[Any, Any]:
+    """Return the time to the first token that a client measures, and that of each further one [s]."""
+    state = closed_loop(steps, work, users)
+    return state.over(SENT), state.per_token
 
 
 def _line(error: RooflineError) -> str:
@@ -206,10 +222,11 @@ def read_row(row: Row) -> tuple[Key, _Load]:
     find_chip(system)
     prompt, new = (_size(row, name, needed=True) for name in ("isl", "osl"))
     tp, pp, ep, groups = _layout(row)
-    users, stated = _size(row, "batch_size", needed=True), _size(row, "attention_dp_size") or 1
-    users *= stated if stated == groups or users * stated <= MOST_USERS else 1
-    spread = 1 - LEAST if (prompt, new) in SCENARIOS else 0.0
-    mean = 1 - spread / 2
+    users, each = _size(row, "batch_size", needed=True), _size(row, "attention_dp_size") or 1
+    users *= each if each == groups or users * each <= MOST_USERS else 1
+    stated = (prompt, new) in SCENARIOS
+    spread = 1 - LEAST if stated or BACKENDS[words["backend"]].mixed else 0.0
+    mean = 1 - spread / 2 if stated else 1.0
     key = Key(model, system, words["backend"], PRECISIONS[words["precision"]], tp, pp, ep, groups,
               _drafted(row, model, words["backend"], groups))  # fmt: skip
     return key, _Load(max(round(prompt * mean), 1), max(round(new * mean), 1), users, spread)
@@ -263,23 +280,18 @@ def _layout(row: Row) -> tuple[int, int, int, int]:
 
 
 @lru_cache(maxsize=64)
-def server_of(key: Key) -> Server:
+def served_by(key: Key) -> Deployment:
     """Return what serves the rows of a key.
 
     Raises:
         RooflineError: A layout or a format that the model or the chip does not have.
     """
     file, chip = load_model_file(find_model(key.model)), find_chip(key.system)
-    layers = int(file.sizes["layers"]) if "layers" in file.sizes else 0
-    if not layers or file.family.partition("-")[0] != "decoder":
+    if "layers" not in file.sizes or file.family.partition("-")[0] != "decoder":
         raise UsageError(f"{file.name} is no decoder")
     ep = key.ep if "experts" in file.sizes else 1
-    how: dict[str, Any] = {"tp": key.tp, "pp": key.pp, "attention_dp": key.attention_dp, "ep": ep}
-    how |= _formats(file, key.precision, chip)
-    first, turn = int(file.sizes.get("dense_layers", 0)), len(file.options.get("pattern", "-"))
-    few, more = (layers, layers) if key.pp > 1 else (min(first + turn, layers), min(first + 2 * turn, layers))
-    short, long = (deployment(key.model, chip, **how, layers=depth) for depth in (few, more))
-    return Server(short, long, layers, (layers - few) / max(more - few, 1), key.speculation)
+    return deployment(key.model, chip, tp=key.tp, pp=key.pp, attention_dp=key.attention_dp, ep=ep, backend=key.backend,
+                      **_formats(file, key.precision, chip))  # fmt: skip
 
 
 def _formats(file: ModelFile, precision: str, chip: Chip) -> dict[str, Any]:

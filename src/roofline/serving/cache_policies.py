@@ -360,14 +360,14 @@ class _Made:
 
 
 def _made(served: Deployment, name: str, sizes: dict[str, Any], curve: HitCurve | None, host: float) -> _Made:
-    check_positions(served.decode_stages[0], {"C": sizes["prompt"] + sizes["new_tokens"] - 1})
+    check_positions(served.shown, {"C": sizes["prompt"] + sizes["new_tokens"] - 1})
     lengths = LENGTHS[sizes["prompt"] > LENGTHS]
     saved, fetch = _saved(served, sizes["prompt"], lengths), _fetch(served, lengths) if host else None
     costs = _costs(served, sizes, name, None if fetch is None else _break_even(lengths, fetch, saved))
     rows = tuple(_policy(costs, served, place, curve, sizes, host) for place in PLACES[: 3 if host else 2])
-    title = f"{served.decode_stages[0].title} on {served.devices} x {served.chip.name}"
+    title = f"{served.shown.title} on {served.devices} x {served.chip.name}"
     requests = {**sizes, "shared_prefix": served.shared_prefix}
-    about = subject(served.decode_stages[0], served.chip.name) | {"phase": "serving", "sizes": requests}
+    about = subject(served.shown, served.chip.name) | {"phase": "serving", "sizes": requests}
     return _Made(title, {**about, "devices": served.devices, "tp": served.tp}, rows, lengths, saved, fetch)
 
 

@@ -11,8 +11,8 @@ measured on their own kernels, quantised activations included; both are the defa
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, cast
@@ -26,14 +26,16 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
-from roofline.ir.errors import UsageError
+from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.numbers import whole_number
 from roofline.passes.formats.quantize import formats_by_name, quantize
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.parallel.shard import shard
 from roofline.passes.parallel.stage import stages
+from roofline.serving.backends import BACKENDS, Backend
 from roofline.serving.kvcache import checked_layout, kv_cache
+from roofline.serving.repeated import Depth, depth_of, layers_of
 from roofline.serving.steady import Speculation, Work
 from roofline.serving.steps import StepTimes, step_times
 
@@ -50,6 +52,8 @@ BLOCK = 16
 #: Tokens of a step at most: vLLM's default for a server, `max_num_batched_tokens`, on H100 and larger chips (8192),
 #: https://github.com/vllm-project/vllm/blob/v0.10.0/vllm/engine/arg_utils.py.
 CHUNK = 8192
+#: Programs of one device of each stage: a decode step's and a prefill's.
+Programs = tuple[tuple[Graph, Graph], ...]
 #: Requests that run at a time at most: vLLM's `max_num_seqs` for a server there, in the same file.
 MAX_SEQUENCES = 1024
 
@@ -90,6 +94,7 @@ class Deployment:
         chunk: Tokens of a step of a group at most, of prompts and decoding sequences together.
         max_sequences: Requests that run at a time at most.
         mixed: Whether prompts are read in the steps that decode, or in steps of their own before those.
+        backend: A serving stack, whose policy, overhead and range are taken; none by default.
         shared_prefix: First tokens that all prompts have in common; kept once.
         memory_share: Share of a device's memory that the server uses.
         reserve: Memory that driver and framework keep [byte].
@@ -113,6 +118,7 @@ class Deployment:
     chunk: int = CHUNK
     max_sequences: int = MAX_SEQUENCES
     mixed: bool = True
+    backend: str = ""
     shared_prefix: int = 0
     memory_share: float = MEMORY_SHARE
     reserve: float = RESERVE
@@ -120,6 +126,16 @@ class Deployment:
     fuse: str = "inductor"
     overhead: Overhead = Overhead()
     options: tuple[tuple[str, Any], ...] = field(default=())
+
+    @property
+    def stack(self) -> Backend | None:
+        """The serving stack; ``None`` for no certain one."""
+        return BACKENDS[self.backend] if self.backend else None
+
+    @property
+    def evicts(self) -> bool:
+        """Tell whether requests are admitted with blocks for the tokens that they have."""
+        return self.stack is not None and self.stack.evicts
 
     @property
     def devices(self) -> int:
@@ -146,40 +162,44 @@ class Deployment:
         """Programs of one device of each stage that read a prompt."""
         return self._stages("prefill")
 
-    def _stages(self, phase: str) -> tuple[Graph, ...]:
+    def _stages(self, phase: str, **changed: Any) -> tuple[Graph, ...]:
         layout = (self.tp, self.pp, self.attention_dp)
         formats = (self.dtype, self.weights, self.activations or _activations(self.weights), self.cache)
-        return _programs(cast(Hashable, self.model), phase, layout, formats, self.fuse, self.options)
-
-    def steps(self, exact: bool = False) -> StepTimes:
-        """Return the seconds of an engine step, evaluated once for this deployment.
-
-        Args:
-            exact: Evaluate each point that is asked for, instead of a grid once: faster for a few points.
-        """
-        return self._exact_steps if exact else self._steps
+        options = tuple(sorted({**dict(self.options), **changed}.items()))
+        return _programs(cast(Hashable, self.model), phase, layout, formats, self.fuse, options)
 
     @property
-    def programs(self) -> tuple[tuple[Graph, Graph], ...]:
-        """Both programs of each stage."""
-        return tuple(zip(self.decode_stages, self.prefill_stages, strict=True))
+    def _depth(self) -> Depth | None:
+        return depth_of(cast(Hashable, self.model), self.dtype, self.options, self.pp)
+
+    @cached_property
+    def ends(self) -> tuple[Programs, ...]:
+        """Programs of two shallow models on whose line this one lies; its own alone where there are none."""
+        layers = ({"layers": n} for n in (self._depth.small, self._depth.large)) if self._depth else ({},)
+        return tuple(
+            tuple(zip(self._stages("decode", **some), self._stages("prefill", **some), strict=True)) for some in layers
+        )
+
+    @property
+    def shown(self) -> Graph:
+        """A program that has the name and the formats of all, of few layers where that will do."""
+        return self.ends[-1][0][0]
+
+    def _line(self, values: Iterable[Any]) -> Any:
+        values = tuple(values)
+        return self._depth.line(*values) if self._depth else values[0]
+
+    def steps(self) -> StepTimes:
+        """Return the seconds of an engine step, evaluated once for this deployment."""
+        return self._steps
 
     @cached_property
     def _steps(self) -> StepTimes:
-        return self.step_times(self.programs)
-
-    @cached_property
-    def _exact_steps(self) -> StepTimes:
-        return self.step_times(self.programs, exact=True)
-
-    def step_times(
-        self, programs: Sequence[tuple[Graph, Graph]], shallow: Sequence[tuple[Graph, Graph]] = (), beyond: float = 0.0,
-        exact: bool = False,
-    ) -> StepTimes:  # fmt: skip
-        """Evaluate programs as this deployment runs them, as for :func:`roofline.serving.steps.step_times`."""
-        over = (self.overhead.step, self.overhead.sequence)
-        return step_times(programs, self.chip, self.regime, attention_dp=self.attention_dp, exact=exact, beyond=beyond,
-                          local_experts=self.local_experts, overhead=over, shallow=shallow)  # fmt: skip
+        each = self.overhead
+        return step_times(self.ends[-1], self.chip, self.regime, attention_dp=self.attention_dp,
+                          local_experts=self.local_experts, overhead=(each.step, each.sequence),
+                          shallow=self.ends[0] if self._depth else (),
+                          beyond=self._depth.beyond if self._depth else 0.0)  # fmt: skip
 
     # --- memory of a device [byte] ---
 
@@ -194,7 +214,10 @@ class Deployment:
 
     def memory(self, stage: int = 0) -> Memory:
         """Return what a device of a stage needs without any cache: weights, and activations of the largest step."""
-        decode, prefill = self.decode_stages[stage], self.prefill_stages[stage]
+        every = [self._memory(*programs[stage]).parts() for programs in self.ends]
+        return Memory(**{name: self._line(parts[name] for parts in every) for name in every[0]})
+
+    def _memory(self, decode: Graph, prefill: Graph) -> Memory:
         reading = memory_on(prefill, {"B": 1, "S": self.chunk}, self.chip, "", reserve=self.reserve)
         idle = memory_on(decode, {"B": 1, "C": 1}, self.chip, "", reserve=self.reserve)
         parts = {
@@ -208,7 +231,9 @@ class Deployment:
         Args:
             context: Positions that a sequence holds: a number or an array.
         """
-        each, once = np.max([self._cache(graph, context) for graph in self.decode_stages], axis=0)
+        each, once = self._line(
+            np.max([self._cache(decode, context) for decode, _ in programs], axis=0) for programs in self.ends
+        )
         return each, once
 
     def _cache(self, graph: Graph, context: Any) -> tuple[Any, Any]:
@@ -230,18 +255,23 @@ class Deployment:
         fit = np.floor(np.maximum(free - once, 0.0) / np.maximum(each, 1.0))
         return self.attention_dp * fit
 
-    def work(self, prompt: int, new_tokens: int, speculation: Speculation | None = None) -> Work:
+    def work(
+        self, prompt: float, new_tokens: float, speculation: Speculation | None = None, spread: float = 0.0
+    ) -> Work:
         """Return what the closed forms of a steady state take: requests, and what this server may do at a time.
 
         Args:
-            prompt: Tokens of each prompt, the shared prefix among them.
-            new_tokens: Tokens that each request gets.
+            prompt: Tokens of a prompt, on average, the shared prefix among them.
+            new_tokens: Tokens that a request gets, on average.
             speculation: What is drafted.
+            spread: How much lengths differ, as a share of the longest.
         """
-        fit = min(float(self.sequences_that_fit(prompt + new_tokens)), self.max_sequences)
+        held = prompt + new_tokens / 2 if self.evicts else prompt + new_tokens
+        fit = min(float(self.sequences_that_fit(held)), self.max_sequences)
         cached = self.shared_prefix // self.block * self.block
         return Work(prompt, new_tokens, self.budget, fit, min(cached, prompt - 1), self.mixed,
-                    speculation or Speculation(), self.overhead.request)  # fmt: skip
+                    speculation or Speculation(), self.overhead.request, spread,
+                    self.attention_dp * self.pp)  # fmt: skip
 
     def tokens_that_fit(self) -> float:
         """Tokens of the cache in blocks, over all groups."""
@@ -249,8 +279,12 @@ class Deployment:
         each, _ = self.cache_bytes(np.asarray([1024 * self.block]))
         return float(self.attention_dp * max(free, 0.0) / each[0] * 1024 * self.block)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave what was worked out behind where it goes to another process."""
+        return type(self), tuple(getattr(self, one.name) for one in fields(self))
+
     def __repr__(self) -> str:
-        return f"<Deployment {self.decode_stages[0].title} on {self.devices} x {self.chip.name}: {self.layout}>"
+        return f"<Deployment {self.shown.title} on {self.devices} x {self.chip.name}: {self.layout}>"
 
     @property
     def layout(self) -> str:
@@ -263,8 +297,9 @@ class Deployment:
 
 def deployment(
     model: Program, chip: AnyChip, *, tp: int = 1, pp: int = 1, ep: int | None = None, attention_dp: int = 1,
-    block: int = BLOCK, chunk: int = CHUNK, max_sequences: int = MAX_SEQUENCES, mixed: bool = True,
-    shared_prefix: int = 0, memory_share: float = MEMORY_SHARE, regime: str = "warm", overhead: Overhead | None = None,
+    block: int = BLOCK, chunk: int = CHUNK, max_sequences: int = MAX_SEQUENCES,
+    mixed: bool | None = None, backend: str | None = None, shared_prefix: int = 0, memory_share: float = MEMORY_SHARE,
+    regime: str = "warm", overhead: Overhead | None = None,
     dtype: str | None = None, weights: str | None = None, activations: str | None = None, cache: str | None = None,
     **options: Any,
 ) -> Deployment:  # fmt: skip
@@ -281,11 +316,14 @@ def deployment(
         block: Tokens of a block of the cache.
         chunk: Tokens of a step of a group at most, of prompts and decoding sequences together.
         max_sequences: Requests that run at a time at most.
-        mixed: Whether prompts are read in the steps that decode, or in steps of their own before those.
+        mixed: Whether prompts are read in the steps that decode, or in steps of their own before those; as the backend
+            does when absent, else in the steps that decode.
+        backend: A serving stack, ``vllm``, ``sglang`` or ``trtllm``: how it treats prompts and blocks, what it adds to
+            the device's time, and the range of its times per token. None, and no overhead, when absent.
         shared_prefix: First tokens that all prompts have in common.
         memory_share: Share of a device's memory that the server uses, such as 0.9.
         regime: As for :func:`roofline.estimate`.
-        overhead: What the server adds to the device's time.
+        overhead: What the server adds to the device's time; as the backend does when absent.
         dtype: Number format of everything.
         weights: Number format of the weights; ``fp8`` and ``nvfp4`` are those of the activations, too.
         activations: Number format that matmuls take their inputs in.
@@ -310,10 +348,12 @@ def deployment(
         raise UsageError(f"memory_share={memory_share!r}: expected a share above 0, at most 1")
     block, shared_prefix, _ = checked_layout(block, shared_prefix)  # type: ignore[assignment]
     sequences = whole_number("max_sequences", max_sequences, most=10**5)
+    sizes = tuple(sorted(options.items()))
+    own, usual = _backend(backend, model, dtype, sizes)
     return Deployment(
         model, find_chip(chip), *ways, dtype, weights, activations, cache, block,
-        whole_number("chunk", chunk, most=10**9), sequences, bool(mixed), shared_prefix, memory_share,
-        regime=checked_regime(regime), overhead=overhead or Overhead(), options=tuple(sorted(options.items())),
+        whole_number("chunk", chunk, most=10**9), sequences, own if mixed is None else bool(mixed), backend or "",
+        shared_prefix, memory_share, regime=checked_regime(regime), overhead=overhead or usual, options=sizes,
     )  # fmt: skip
 
 
@@ -330,6 +370,23 @@ def transfer_seconds(reading: Deployment, engine: Deployment, prompt: int, link:
     """
     ends = engine.tp * engine.pp, reading.tp * reading.pp
     return float(engine.cache_bytes(prompt)[0]) * ends[0] / (min(ends) * link)
+
+
+def _backend(
+    name: str | None, model: Program, dtype: str | None, options: tuple[tuple[str, Any], ...]
+) -> tuple[bool, Overhead]:
+    """Return whether a stack reads prompts in the steps that decode, and what it adds.
+
+    Raises:
+        UsageError: No such stack.
+    """
+    if not name:
+        return True, Overhead()
+    if name not in BACKENDS:
+        raise UsageError(f"backend {str(name)[:40]!r}; allowed: {', '.join(BACKENDS)}{did_you_mean(name, BACKENDS)}")
+    stack = BACKENDS[name]
+    layers = layers_of(cast(Hashable, model), dtype, options)
+    return stack.mixed, Overhead(stack.step * layers, stack.request, stack.sequence)
 
 
 def _layout(model: Program, tp: Any, pp: Any, ep: Any, attention_dp: Any) -> tuple[int, int, int, int]:

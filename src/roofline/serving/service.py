@@ -18,11 +18,10 @@ from roofline.analysis.remedies import FORMATS, SHARED, does_not_fit, remedies
 from roofline.frontends.source import Program
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
-from roofline.ir.numbers import whole_number
+from roofline.ir.numbers import finite_number, whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si, parse
 from roofline.serving.deployment import Deployment, deployment, transfer_seconds
-from roofline.serving.plans.repeated import deep
 from roofline.serving.steady import (
     Apart,
     Speculation,
@@ -124,6 +123,12 @@ class Service(Report):
         return reading.factor(self.work.reads, 0.0), steps.factor(self.work.reads * state.mixed_share, state.decoding)
 
     @property
+    def tpot_range(self) -> tuple[Any, Any]:
+        """Low and high over expected of the time per token; of a serving stack as measured ones scatter."""
+        stack, (_, each) = self.deployment.stack, self.factors
+        return (1 / each, each) if stack is None else (stack.low, stack.high)
+
+    @property
     def tokens_per_s(self) -> Floats:
         """New tokens of all users in a second."""
         return self.steady.rate * self.work.new_tokens
@@ -183,7 +188,7 @@ class Service(Report):
         """Name what more load runs into: blocks of the cache, sequences, prompts, or what bounds the decode steps."""
         state, work = self.steady, self.work
         batches = np.unique(np.maximum(np.ceil(np.broadcast_to(state.decoding, self.values.shape)), 1)).astype(int)
-        graph, each = self.deployment.decode_stages[-1], self.deployment
+        graph, each = self.deployment.ends[-1][-1][0], self.deployment
         est = estimate(graph, each.chip, mode="graph", regime=each.regime, B=batches.tolist(), C=int(work.context))
         of_batch = dict(zip(batches.tolist(), np.atleast_1d(est.bound).tolist(), strict=True))
         mixed = state.mixed_share * state.mixed_step
@@ -211,12 +216,12 @@ class Service(Report):
     def subject(self) -> dict[str, Any]:
         """Return the model, the chips, the layout and the requests."""
         one = self.deployment
-        about = subject(one.decode_stages[0], one.chip.name) | {"phase": "serving", "regime": one.regime}
+        about = subject(one.shown, one.chip.name) | {"phase": "serving", "regime": one.regime}
         layout = {"tp": one.tp, "pp": one.pp, "ep": one.ep, "attention_dp": one.attention_dp, "devices": self.devices}
         formats = {name: getattr(one, name) for name in ("weights", "activations", "cache")}
         sizes = {"prompt": int(self.work.prompt), "new_tokens": int(self.work.new_tokens)}
         server = {"chunk": one.chunk, "block": one.block, "shared_prefix": one.shared_prefix,
-                  "max_sequences": one.max_sequences, "mixed": one.mixed}  # fmt: skip
+                  "max_sequences": one.max_sequences, "mixed": one.mixed, "backend": one.backend or None}  # fmt: skip
         return {**about, "sizes": sizes, "layout": layout, "formats": formats, "server": server,
                 "speculation": self._speculation(), "prefill": self._prefill()}  # fmt: skip
 
@@ -256,13 +261,13 @@ class Service(Report):
 
     def columns(self) -> dict[str, Any]:
         """Return the figures of every point by name."""
-        state, (first, each) = self.steady, self.factors
+        state, first, (low, high) = self.steady, self.factors[0], self.tpot_range
         cost, energy = self.cost_per_million, self.energy_per_million
         return {
             "users": state.users, "rate_per_s": state.rate, "running": state.running, "decoding": state.decoding,
             "ttft_s": self.ttft, "ttft_low_s": self.ttft / first, "ttft_high_s": self.ttft * first,
             "ttft_first_wave_s": state.first_wave,
-            "tpot_s": self.tpot, "tpot_low_s": self.tpot / each, "tpot_high_s": self.tpot * each,
+            "tpot_s": self.tpot, "tpot_low_s": self.tpot * low, "tpot_high_s": self.tpot * high,
             "tokens_per_s": self.tokens_per_s, "tokens_per_s_per_chip": self.tokens_per_s_per_chip,
             "tokens_per_s_per_user": self.tokens_per_s_per_user, "goodput_per_s": self.goodput,
             "mixed_share": state.mixed_share, "bound": self.bound, "meets": self.meets,
@@ -280,7 +285,7 @@ class Service(Report):
         most, name = self.values.max(), "users" if self.load == "users" else "requests/s"
         at = int(np.argmax(self.tokens_per_s))
         return (
-            f"<Service of {self.deployment.decode_stages[0].title} on {self.devices} x {self.deployment.chip.name}, "
+            f"<Service of {self.deployment.shown.title} on {self.devices} x {self.deployment.chip.name}, "
             f"up to {most:g} {name}: at most {self.tokens_per_s[at]:,.0f} tokens/s, {format_si(self.tpot[at], 's')} "
             f"per token, {format_si(self.ttft[at], 's')} to the first>"
         )
@@ -290,7 +295,7 @@ def serve(
     model: Program | Deployment, chip: AnyChip | None = None, *, prompt: int, new_tokens: int,
     concurrency: int | Sequence[int] | None = None, qps: float | Sequence[float] | None = None, prefix: int = 0,
     spec: str | None = None, draft: str | float | None = None, prefill_chip: AnyChip | None = None,
-    prefill_tp: int | None = None, servers: tuple[int, int] = (1, 1), link: str | float = LINK,
+    prefill_tp: int | None = None, servers: tuple[int, int] = (1, 1), link: str | float = LINK, spread: float = 0.0,
     ttft: str | float | None = None, tpot: str | float | None = None, price: float | None = None, **layout: Any,
 ) -> Service:  # fmt: skip
     """Predict what a server of a model gives its users, over the load.
@@ -309,10 +314,11 @@ def serve(
         prefill_tp: Devices of such a server; as many as of the others when absent.
         servers: How many read prompts and how many decode.
         link: Way of a cache between them, for each chip [byte/s].
+        spread: How much lengths differ, as a share of the longest; those given are the mean then.
         ttft: Time to the first token that is allowed [s], a number or text such as ``"2 s"``.
         tpot: Time per further token that is allowed [s].
         price: Of a chip for an hour, in any currency.
-        layout: As for :func:`roofline.serving.deployment`: ``tp``, ``weights``, ``chunk`` and so on.
+        layout: As for :func:`roofline.serving.deployment`: ``tp``, ``weights``, ``chunk``, ``backend`` and so on.
 
     Returns:
         Times, throughput, cost and what bounds it at each load.
@@ -330,7 +336,9 @@ def serve(
     prompt, new_tokens = (whole_number(*pair, most=10**9) for pair in (("prompt", prompt), ("new_tokens", new_tokens)))
     if one.shared_prefix > prompt:
         raise UsageError(f"prefix={one.shared_prefix}: longer than the prompt of {prompt} tokens")
-    work = one.work(prompt, new_tokens, _speculation(one, spec, draft))
+    if not 0 <= finite_number("spread", spread) < 1:
+        raise UsageError(f"spread={spread!r}: expected a share of the longest, from 0 to below 1")
+    work = one.work(prompt, new_tokens, _speculation(one, spec, draft), spread)
     if work.running < 1:
         raise _too_large(one, prompt + new_tokens)
     reading, apart = _apart(one, prefill_chip, prefill_tp, servers, parse(link, "B/s", "link"), prompt)
@@ -416,9 +424,9 @@ def _too_large(one: Deployment, context: int) -> Exception:
     """Return the error where not one request fits, with what would make it fit."""
 
     def need(change: Any) -> float:
-        other = deep(replace(one, **change))
+        other = replace(one, **change)
         return float(other.memory().total) + float(sum(other.cache_bytes(context)))
 
     memory, cache = one.memory(), float(sum(one.cache_bytes(context)))
-    where = f"{one.decode_stages[0].title} on {one.devices} x {one.chip.name}: a request of {context:,} tokens"
+    where = f"{one.shown.title} on {one.devices} x {one.chip.name}: a request of {context:,} tokens"
     return does_not_fit(where, replace(memory, kv_cache=cache), one.room, remedies(need, one.room, (FORMATS, SHARED)))

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 from math import ceil, inf, isfinite, log2, nan
 from typing import TYPE_CHECKING, Any, Protocol
@@ -805,7 +805,8 @@ def simulate(
         >>> run.mean("latency_s") > run.mean("ttft_s") > 0, run.requests_per_s > 1
         (True, True)
     """
-    source = _source(*_asked(served, prompt, new_tokens, concurrency, qps, trace), requests, seconds, seed)
+    spread = served.work.spread if isinstance(served, Service) else 0.0
+    source = _source(*_asked(served, prompt, new_tokens, concurrency, qps, trace), requests, seconds, seed, spread)
     plan, about = _planned(served, policy, source.trace, seed, whole_number("servers", servers, 1, 10_000))
     _check_fits(source.trace, plan.policy, about["model"])
     columns, steps = plan.run(_jobs(source.trace, plan), source.users, source.until)
@@ -851,7 +852,7 @@ class _Source:
 
 def _source(
     prompt: int | None, new_tokens: int | None, concurrency: int | None, qps: float | None, trace: Any,
-    requests: int | None, seconds: str | float | None, seed: int,
+    requests: int | None, seconds: str | float | None, seed: int, spread: float,
 ) -> _Source:  # fmt: skip
     """Check what requests are asked for, and draw them."""
     if trace is not None:
@@ -861,10 +862,11 @@ def _source(
                          "or a trace; --prompt, --new-tokens, --concurrency, --qps, --trace")  # fmt: skip
     sizes = whole_number("prompt", prompt, 1, MAX_TOKENS), whole_number("new_tokens", new_tokens, 1, MAX_TOKENS)
     draw = np.random.default_rng([whole_number("seed", seed, 0), 0])
-    about: dict[str, Any] = {"seed": seed}
+    about: dict[str, Any] = {"seed": seed} | ({"spread": spread} if spread else {})
+    lengths = partial(_lengths, sizes, spread, draw)
     until = inf if seconds is None else finite_number("seconds", parse(seconds, "s", "seconds"), 0, above=True)
     if concurrency is not None:
-        return _closed(sizes, whole_number("concurrency", concurrency, 1, 100_000), requests, until, about)
+        return _closed(lengths, whole_number("concurrency", concurrency, 1, 100_000), requests, until, about)
     rate = finite_number("qps", qps, 0, above=True)
     count = whole_number("requests", 1000 if requests is None else requests, 1, MAX_REQUESTS)
     first = ceil(WARM_UP * count)
@@ -873,16 +875,23 @@ def _source(
     if len(arrival) <= first:
         raise UsageError(f"seconds={seconds}: {len(arrival)} requests come in that time, too few to count; "
                          f"give at least {(first + 2) / rate:.3g} s")  # fmt: skip
-    return _Source(made_requests(arrival, *sizes), 0, first, 0, {**about, "rate_per_s": rate})
+    return _Source(made_requests(arrival, *lengths(len(arrival))), 0, first, 0, {**about, "rate_per_s": rate})
+
+
+def _lengths(sizes: tuple[int, int], spread: float, draw: np.random.Generator, count: int) -> list[Any]:
+    """Return tokens of prompts and of answers, of the same mean each, which differ by a share of the longest."""
+    half = spread / (2 - spread)
+    return [np.maximum(np.round(draw.uniform(1 - half, 1 + half, count) * size), 1).astype(np.int64) if half else size
+            for size in sizes]  # fmt: skip
 
 
 def _closed(
-    sizes: tuple[int, int], users: int, requests: int | None, until: float, about: dict[str, Any]
+    lengths: Callable[[int], list[Any]], users: int, requests: int | None, until: float, about: dict[str, Any]
 ) -> _Source:  # fmt: skip
     """Requests of users; the first two of each and the last one do not count."""
     usual = MAX_USED if isfinite(until) else max(1000, 4 * users)
     count = whole_number("requests", usual if requests is None else requests, 1, MAX_USED)
-    trace = made_requests(np.zeros(count + 3 * users), *sizes)
+    trace = made_requests(np.zeros(count + 3 * users), *lengths(count + 3 * users))
     return _Source(trace, users, 2 * users, users, {**about, "users": users}, until)
 
 
@@ -924,11 +933,11 @@ def _planned(
         if not callable(getattr(one, "seconds", None)):
             raise UsageError(f"simulate: expected a deployment of rl.serving.deployment, given {shown(one)}")
         return _Plan(one, replace(policy or Policy(), hashed=trace.block), seed, servers=servers), {"model": "steps"}
-    check_positions(one.decode_stages[0], {"C": int((trace.prompt + trace.output).max()) - 1})
+    check_positions(one.shown, {"C": int((trace.prompt + trace.output).max()) - 1})
     whole = 0 if len(trace.ids) else one.shared_prefix // one.block * one.block
     policy = policy or _policy(one, trace.prompt + trace.output, whole)
     policy = replace(policy, hashed=whole or trace.block)
-    about = subject(one.decode_stages[0], one.chip.name) | {"phase": "serving"}
+    about = subject(one.shown, one.chip.name) | {"phase": "serving"}
     plan = _Plan(one.steps(), policy, seed, one.overhead.request, servers, pinned=(0,) if whole else ())
     if isinstance(served, Service):
         plan = _with_readers(replace(plan, policy=replace(policy, speculation=served.work.speculation)), served)
@@ -953,7 +962,8 @@ def _policy(served: Deployment, lengths: Ints, prefix: int) -> Policy:
     if lengths.min() == longest:
         fit = float(served.sequences_that_fit(longest))
         room = fit * (-(-longest // served.block) * served.block - prefix) + prefix
-    return Policy(served.budget, served.block, room, served.max_sequences, mixed=served.mixed)
+    return Policy(served.budget, served.block, room, served.max_sequences, reserve=not served.evicts,
+                  mixed=served.mixed)  # fmt: skip
 
 
 def _check_fits(trace: RequestTrace, policy: Policy, title: str) -> None:

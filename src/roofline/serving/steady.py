@@ -67,6 +67,11 @@ Floats = NDArray[np.float64]
 ROUNDS, SAMPLES = 60, 64
 #: Largest share of time that a queue may be busy for figures to be worked out.
 BUSY = 1 - 1e-9
+#: Requests that began together end within ``spread * D`` steps, and further apart in each round, as the square root of
+#: how many there were; on average over a measurement of ten rounds.
+WIDER = 1.9
+#: Load at most of a queue in a closed loop, whose requests are too few to make it endless.
+BUSIEST = 0.95
 #: Passes in which prompts that come together, and wait for each other, are found; and what stands for nothing.
 PASSES, TINY = 3, 1e-30
 #: To what share the largest rate is found.
@@ -135,6 +140,9 @@ class Work:
         mixed: Whether prompts are read in the steps that decode.
         speculation: What is drafted.
         request_seconds: What the server adds to each request [s].
+        spread: How much lengths differ, as a share of the longest: they lie evenly between it and ``1 - spread`` of it,
+            and those of prompts and answers have nothing to do with each other.
+        lanes: Groups and stages, each of which reads prompts of its own at the same time.
     """
 
     prompt: float
@@ -145,6 +153,8 @@ class Work:
     mixed: bool = True
     speculation: Speculation = Speculation()
     request_seconds: float = 0.0
+    spread: float = 0.0
+    lanes: int = 1
 
     @property
     def reads(self) -> float:
@@ -251,12 +261,14 @@ def closed_loop(steps: StepTimes, work: Work, users: Any, waves: bool = True) ->
     """
     users = np.asarray(users, dtype=np.float64)
     engine, n = _Engine(steps, work), np.minimum(users, max(work.running, 1))
-    if work.mixed:
-        state = _side_by_side(engine, n)
-        wave = _first_wave(engine, n)[0] if waves else state.first_token
-    else:
+    wave = last = np.zeros_like(n)
+    if waves or not work.mixed:
         wave, last = _first_wave(engine, n)
-        state = _in_turns(engine, n, wave, last)
+    if work.spread:
+        state = _at_random(engine, n)
+    else:
+        state = _side_by_side(engine, n) if work.mixed else _in_turns(engine, n, wave, last)
+    wave = wave if waves or not work.mixed else state.first_token
     cycle = state.first_token + state.per_token * max(work.new_tokens - 1, 1) + work.request_seconds
     # Those who find no blocks wait; by Little's law all users are somewhere.
     waiting = np.maximum(users / n - 1, 0.0) * cycle
@@ -307,6 +319,39 @@ def _in_turns(engine: _Engine, n: Floats, wave: Floats, last: Floats) -> Steady:
     share = steps / (steps + work.decode_steps)
     return Steady(n, n, n, wave, wave, per_token, n / (last + plain * work.decode_steps), share,
                   engine.mixed(room, 0.0, room / work.reads), plain, np.zeros_like(n, dtype=bool))  # fmt: skip
+
+
+def _at_random(engine: _Engine, n: Floats) -> Steady:
+    """Requests of different lengths: a prompt comes whenever another request ends."""
+    work, running = engine.work, n
+    lanes = np.minimum(work.lanes, n)
+    each, after = n / lanes, max(work.decode_steps, TINY)
+    same = np.minimum(1 + (each - 1) / (work.spread * after * WIDER), each)  # of those that began together
+    for _ in range(PASSES):
+        room = work.room(running) / work.lanes
+        own = np.ceil(work.reads / room)
+        piece = work.reads / own
+        most = np.maximum(np.minimum(np.floor(room / piece), each), 1.0)
+        plain = engine.decode(np.maximum(running, 1.0))
+        alone, packed = (own * engine.mixed(piece * many * lanes, running, many * lanes) for many in (1.0, most))
+        beside = own * plain * work.mixed
+        first, life = alone, after * plain
+        for _ in range(ROUNDS):
+            cycle = first + life
+            many = np.clip(each / cycle * alone / own, same, each)  # prompts that come in a step
+            batch = np.minimum(many, most)
+            read = alone + (packed - alone) * (batch - 1) / np.maximum(most - 1, 1.0)
+            more = np.maximum(read - beside, 0.0) / batch  # of each prompt, for those that decode
+            others = (each - many) * life / cycle + (many - batch) / 2
+            busy = np.minimum((each - many) / cycle * packed / most, BUSIEST)
+            waits = busy / (2 * (1 - busy)) * read / batch + (plain / 2 if work.request_seconds else 0.0)
+            life = (life + after * plain + others * more) / 2
+            first = (first + (many / batch + 1) / 2 * read + waits) / 2
+        running = n * life / (first + life)
+    cycle, reading = first + life, each * own / batch
+    share = np.minimum(reading / (after + reading * (not work.mixed)), 1.0)
+    per_token = life / max(work.new_tokens - 1, 1)
+    return Steady(n, n, running, first, first, per_token, n / cycle, share, read / own, plain, busy >= BUSIEST)
 
 
 def _mixed_steps(work: Work, n: Floats) -> tuple[Floats, Floats, Floats]:

@@ -94,42 +94,17 @@ class Table:
         return low, (x - axis[low]) / (axis[low + 1] - axis[low])
 
 
-#: Kernels with how often each runs, at points.
-_Counted = Callable[..., Iterable[tuple[float, KernelCount]]]
-
-
-@dataclass(frozen=True)
-class _Exact:
-    """Seconds at each point that is asked for: faster than a grid for a few."""
-
-    time: _Timer
-    counted: _Counted
-
-    def __call__(self, *at: Any) -> Floats:
-        """Evaluate at points that broadcast."""
-        points = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in at))
-        return self.time.sum(self.counted(*(each.ravel() for each in points)), (points[0].size,)).reshape(
-            points[0].shape
-        )
-
-    def __bool__(self) -> bool:
-        return True
-
-
-Times = Table | _Exact
-
-
 @dataclass(frozen=True)
 class _Stage:
-    """Times of the kernels of one stage by what they are evaluated over."""
+    """Table of the kernels of one stage by what they are evaluated over."""
 
-    tokens: Times
-    samples: Times
-    sequences: Times
-    prompts: Times
-    keys: Times
-    decoding: Callable[[int], Times]
-    reading: Times
+    tokens: Table
+    samples: Table
+    sequences: Table
+    prompts: Table
+    keys: Table
+    decoding: Callable[[int], Table]
+    reading: Table
 
     def seconds(self, read: Any, past: Any, decodes: Any, context: Any, prompts: Any, queries: int) -> Floats:
         reads, decoding, fresh = read > 0, self.decoding(queries), decodes * queries
@@ -195,7 +170,8 @@ class StepTimes:
             )
             total = np.where(decodes > 0, total + (pp - turns) * others, total * pp / turns)
         step, sequence = self.overhead
-        return np.asarray(total + step + sequence * decodes)
+        # Less than nothing is added where kernels are fused that are counted apart: a part of a step at most.
+        return np.asarray(np.maximum(total + step + sequence * decodes, total / 2))
 
     def decode(self, batch: Any, context: Any) -> Floats:
         """Return the time of a decode step [s].
@@ -231,7 +207,7 @@ class StepTimes:
 
 def step_times(
     programs: Sequence[tuple[Graph, Graph]], chip: Chip, regime: str, *, attention_dp: int = 1,
-    local_experts: float = 1.0, overhead: tuple[float, float] = (0.0, 0.0), exact: bool = False,
+    local_experts: float = 1.0, overhead: tuple[float, float] = (0.0, 0.0),
     shallow: Sequence[tuple[Graph, Graph]] = (), beyond: float = 0.0,
 ) -> StepTimes:  # fmt: skip
     """Evaluate the programs of a deployment, decode and prefill of each stage, on their grids.
@@ -243,17 +219,15 @@ def step_times(
         attention_dp: Groups that attend to sequences of their own.
         local_experts: How much fewer experts a device holds than the programs say, each as much wider.
         overhead: Added to each step, and for each sequence in it [s].
-        exact: Evaluate each point that is asked for instead: faster for fewer than some hundred.
         shallow: Programs of a model of fewer layers: times are then those of a deeper one, on the line through both.
         beyond: How far behind the programs it lies, as a share of the way between the two.
     """
     time = _Timer(chip, regime, local_experts)
     if shallow:
-        return _deeper(programs, shallow, beyond, time, attention_dp, overhead, exact)
+        return _deeper(programs, shallow, beyond, time, attention_dp, overhead)
     pairs = list(_distinct(programs))
     known = {
-        id(decode): _stage(decode, prefill, time, exact)
-        for decode, prefill in {id(pair[0]): pair for pair in pairs}.values()
+        id(decode): _stage(decode, prefill, time) for decode, prefill in {id(pair[0]): pair for pair in pairs}.values()
     }
     every = [known[id(decode)] for decode, _ in pairs]
     return StepTimes(tuple(every), attention_dp, overhead, lru_cache(partial(_widths, time, *programs[-1])))
@@ -261,9 +235,9 @@ def step_times(
 
 def _deeper(
     programs: Sequence[tuple[Graph, Graph]], shallow: Sequence[tuple[Graph, Graph]], beyond: float, time: _Timer,
-    attention_dp: int, overhead: tuple[float, float], exact: bool,
+    attention_dp: int, overhead: tuple[float, float],
 ) -> StepTimes:  # fmt: skip
-    every = tuple(_stage(*own, time, exact, less, beyond) for own, less in zip(programs, shallow, strict=True))
+    every = tuple(_stage(*own, time, less, beyond) for own, less in zip(programs, shallow, strict=True))
     widths = partial(_widths, time, *programs[-1], shallow[-1], beyond)
     return StepTimes(every, attention_dp, overhead, lru_cache(widths))
 
@@ -286,22 +260,19 @@ def _distinct(programs: Sequence[tuple[Graph, Graph]]) -> Iterable[tuple[Graph, 
 
 @dataclass(frozen=True)
 class _Timer:
-    """Times kernels on a chip."""
+    """Table kernels on a chip."""
 
     chip: Chip
     regime: str
     local_experts: float
 
-    def total(self, counted: _Counted, axes: tuple[Floats, ...]) -> Table:
+    def total(self, counted: Callable[..., Iterable[tuple[float, KernelCount]]], axes: tuple[Floats, ...]) -> Table:
         """Add up times of kernels over a grid."""
-        return Table(axes, self.sum(counted(*np.meshgrid(*axes, indexing="ij")), tuple(map(len, axes))))
-
-    def sum(self, counted: Iterable[tuple[float, KernelCount]], shape: tuple[int, ...]) -> Floats:
-        """Add up times of kernels, each as often as it runs."""
+        shape = tuple(map(len, axes))
         total = np.zeros(shape)
-        for count, row in counted:
+        for count, row in counted(*np.meshgrid(*axes, indexing="ij")):
             total = total + count * np.broadcast_to(np.asarray(self.one(row).expected, dtype=np.float64), shape)
-        return total
+        return Table(axes, total)
 
     def one(self, row: KernelCount) -> Any:
         return kernel_time(self._spread(row), self.chip, None, self.regime, "")
@@ -327,24 +298,24 @@ class _Timer:
 
 
 def _stage(
-    decode: Graph, prefill: Graph, time: _Timer, exact: bool = False, shallow: tuple[Graph, Graph] | None = None,
+    decode: Graph, prefill: Graph, time: _Timer, shallow: tuple[Graph, Graph] | None = None,
     beyond: float = 0.0,
 ) -> _Stage:  # fmt: skip
     ways = _ways(decode, prefill, time.appends())
     if shallow is not None:
         ways = _on_line(_ways(*shallow, time.appends()), ways, beyond)
 
-    def over(name: str, axes: tuple[Floats, ...], count: Callable[..., KernelCount]) -> Times:
+    def over(name: str, axes: tuple[Floats, ...], count: Callable[..., KernelCount]) -> Table:
         def counted(*at: Floats) -> list[tuple[float, KernelCount]]:
             return [(often, count(kernel, *at)) for often, kernel in ways[name]]
 
-        return _Exact(time, counted) if exact and ways[name] else time.total(counted, axes)
+        return time.total(counted, axes)
 
-    def rows(name: str, size: str, other: str) -> Times:
+    def rows(name: str, size: str, other: str) -> Table:
         return over(name, (ROWS,), lambda kernel, many: kernel.at({size: many, other: np.ones(1)}))
 
     @lru_cache(maxsize=8)
-    def decoding(queries: int) -> Times:
+    def decoding(queries: int) -> Table:
         return over("decoding", (SEQUENCES, CONTEXTS), lambda kernel, b, c: _queries(kernel, queries, b, c))
 
     return _Stage(

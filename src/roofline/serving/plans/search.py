@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from roofline.frontends.source import Program
 from roofline.ir.errors import UsageError
-from roofline.serving.deployment import transfer_seconds
-from roofline.serving.plans.repeated import Deep
+from roofline.serving.deployment import Deployment, transfer_seconds
 from roofline.serving.plans.space import Space, engines, formats, users_up_to
 from roofline.serving.steady import (
     Apart,
@@ -72,8 +71,8 @@ class Arrangement:
         servers: How many read, how many decode.
     """
 
-    engine: Deep
-    reading: Deep | None = None
+    engine: Deployment
+    reading: Deployment | None = None
     servers: tuple[int, int] = (0, 1)
 
     @property
@@ -136,7 +135,7 @@ class Rows:
         return int(self.which.size)
 
 
-def search(engines: Sequence[Deep], space: Space, load: Load) -> Rows:
+def search(engines: Sequence[Deployment], space: Space, load: Load) -> Rows:
     """Evaluate every arrangement of some servers.
 
     Args:
@@ -150,7 +149,7 @@ def search(engines: Sequence[Deep], space: Space, load: Load) -> Rows:
     return _rows(parts)
 
 
-def searched(model: Program, space: Space, load: Load, fixed: Mapping[str, Any]) -> tuple[Rows, list[Deep]]:
+def searched(model: Program, space: Space, load: Load, fixed: Mapping[str, Any]) -> tuple[Rows, list[Deployment]]:
     """Search a space, its number formats over the cores of this machine: servers of two formats have nothing in common.
 
     Args:
@@ -186,7 +185,7 @@ def searched(model: Program, space: Space, load: Load, fixed: Mapping[str, Any])
     return _joined([rows for rows, _, _ in every]), [one for _, engines, _ in every for one in engines]
 
 
-def _one(model: Program, space: Space, load: Load, fixed: Mapping[str, Any]) -> tuple[Rows, list[Deep], str]:
+def _one(model: Program, space: Space, load: Load, fixed: Mapping[str, Any]) -> tuple[Rows, list[Deployment], str]:
     """Search one part of a space; with the reason where it has no layout."""
     try:
         every = list(engines(model, space, fixed))
@@ -227,7 +226,7 @@ def _rows(parts: Sequence[_Part]) -> Rows:
     )  # fmt: skip
 
 
-def _alike(engines: Sequence[Deep], space: Space, load: Load) -> Iterator[_Part]:
+def _alike(engines: Sequence[Deployment], space: Space, load: Load) -> Iterator[_Part]:
     """Yield servers that do everything, with each chunk."""
     for engine in engines:
         steps = engine.steps()
@@ -257,7 +256,7 @@ def _loads(devices: int, running: float, space: Space, load: Load) -> tuple[Any,
 # --- prompts read by other servers ------------------------------------------------------------------------------------
 
 
-def _split(engines: Sequence[Deep], space: Space, load: Load) -> Iterator[_Part]:
+def _split(engines: Sequence[Deployment], space: Space, load: Load) -> Iterator[_Part]:
     """Yield servers that read prompts beside others that decode, in the ratio of their rates."""
     chunk = max(space.chunks)
     whole = [replace(engine, chunk=chunk) for engine in engines]
@@ -282,9 +281,9 @@ def _split(engines: Sequence[Deep], space: Space, load: Load) -> Iterator[_Part]
                 )
 
 
-def _best_of(rated: Iterable[tuple[Deep, float]]) -> list[tuple[Deep, float]]:
+def _best_of(rated: Iterable[tuple[Deployment, float]]) -> list[tuple[Deployment, float]]:
     """Return the servers with the highest rates for a chip, of each chip and formats."""
-    groups: dict[Any, list[tuple[Deep, float]]] = {}
+    groups: dict[Any, list[tuple[Deployment, float]]] = {}
     for one, rate in rated:
         if rate > 0:
             groups.setdefault((one.chip.name, one.weights, one.cache), []).append((one, rate))
@@ -292,13 +291,13 @@ def _best_of(rated: Iterable[tuple[Deep, float]]) -> list[tuple[Deep, float]]:
     return [pair for group in best for pair in group]
 
 
-def _reading_rate(one: Deep, work: Work, steps: Any, load: Load) -> float:
+def _reading_rate(one: Deployment, work: Work, steps: Any, load: Load) -> float:
     """Prompts in a second of a server that only reads; none where one alone is late."""
     alone, busy = Apart(steps, one.budget, (1, 1), 0.0).times(work)
     return 1 / busy if alone <= load.ttft else 0.0
 
 
-def _decoding_rate(one: Deep, work: Work, steps: Any, load: Load) -> float:
+def _decoding_rate(one: Deployment, work: Work, steps: Any, load: Load) -> float:
     """Requests in a second of a server that only decodes, with as many as its cache holds and the limit allows."""
     users = np.asarray(users_up_to(int(work.running), 32), dtype=float)
     seconds = steps.decode(users, work.context)
@@ -307,8 +306,8 @@ def _decoding_rate(one: Deep, work: Work, steps: Any, load: Load) -> float:
 
 
 def _paired(
-    reading: Deep, engine: Deep, reads: float, decodes: float, work: Work, steps: Mapping[int, Any], space: Space,
-    load: Load,
+    reading: Deployment, engine: Deployment, reads: float, decodes: float, work: Work, steps: Mapping[int, Any],
+    space: Space, load: Load,
 ) -> Iterator[_Part]:  # fmt: skip
     transfer = transfer_seconds(reading, engine, load.prompt, load.link)
     for servers in _ratios(reading.devices, engine.devices, decodes / reads, space.most):

@@ -12,8 +12,7 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import NODE
 from roofline.ir.errors import RooflineError, UsageError
-from roofline.serving.deployment import ACTIVATIONS, deployment
-from roofline.serving.plans.repeated import Deep, deep
+from roofline.serving.deployment import ACTIVATIONS, Deployment, deployment
 
 #: Tokens of a step of a group at most that are looked at.
 CHUNKS = (1024, 2048, 4096, 8192, 16384)
@@ -89,7 +88,7 @@ def _has(chip: Chip, name: str) -> bool:
     return False
 
 
-def engines(model: Program, space: Space, fixed: Mapping[str, Any]) -> Iterator[Deep]:
+def engines(model: Program, space: Space, fixed: Mapping[str, Any]) -> Iterator[Deployment]:
     """Yield the servers of a space, each by layout and formats, with the first of its chunks.
 
     A group whose devices share layers or experts stays within a node of eight; more chips are more stages or servers.
@@ -107,15 +106,7 @@ def engines(model: Program, space: Space, fixed: Mapping[str, Any]) -> Iterator[
         for (weights, cache), layout in product(formats(chip, space), _layouts(model, space, fixed)):
             try:
                 options = {**fixed, **layout, "chunk": space.chunks[0]}
-                one = deep(
-                    deployment(
-                        model,
-                        chip,
-                        **options,
-                        weights=weights or None,
-                        cache=cache or None,
-                    )
-                )
+                one = deployment(model, chip, **options, weights=weights or None, cache=cache or None)
                 one.steps()
                 yield one
                 some = True

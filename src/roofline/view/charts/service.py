@@ -47,7 +47,7 @@ class ServiceCurve(ResultChart):
                   title="time per further token"),
         )  # fmt: skip
         sizes = f"{some.work.prompt:,.0f} tokens in, {some.work.new_tokens:,.0f} out"
-        head = f"{some.deployment.decode_stages[0].title} on {some.devices} x {some.deployment.chip.name}"
+        head = f"{some.deployment.shown.title} on {some.devices} x {some.deployment.chip.name}"
         return Drawing(panels, f"A server of {head}", f"{some.deployment.layout}; {sizes}", size=(8.0, 9.0))
 
     def _front(self, rows: list[dict[str, Any]], name: str) -> list[Mark]:
