@@ -73,7 +73,7 @@ def points(rows: Sequence[Row]) -> list[Points]:
     for (key, *_), members in groups.items():
         try:
             served = bench.served_by(key)
-            layers = layers_of(served.model, served.dtype, served.options)
+            layers = layers_of(str(served.model), served.dtype, served.options)
             for work, places, users in bench.works(served, key.speculation, [load for _, load in members]):
                 some = tuple(members[at][0] for at in places)
                 known.append(Points(some, users, work, served.steps(), layers))
@@ -99,9 +99,8 @@ def fit(backend: str, some: Sequence[Points]) -> Backend:
     base = BACKENDS[backend]
 
     def stack(x: Sequence[float]) -> Backend:
-        return replace(
-            base, **{name: float(value) * unit for (name, unit), value in zip(FITTED.items(), x, strict=True)}
-        )
+        fitted: Any = {name: float(value) * unit for (name, unit), value in zip(FITTED.items(), x, strict=True)}
+        return replace(base, **fitted)
 
     def errors(x: Sequence[float]) -> Any:
         return np.concatenate([(r - 1) / most for r, most in zip(ratios(stack(x), some), TOLERANCES, strict=True)])

@@ -70,7 +70,7 @@ CASES = (
     "scaling resnet50 h100-sxm --devices 1,3", "request gpt2 t4 --prompt 8 --new-tokens 1",
     "request gpt2 xeon-8480 --prompt 8 --new-tokens 2",
     "serve gpt2 h100-sxm --prompt 64 --new-tokens 8 --qps 1,1e6 --spec 2:0.5 --weights fp8 --price 2",
-    "serve gpt2 h100-sxm --prompt 64 --new-tokens 8 --concurrency 1,4 --prefill-chip l4 --ttft 1us",
+    "serve gpt2 h100-sxm --prompt 64 --new-tokens 8 --concurrency 1,4 --prefill-chip l4 --ttft 1us --backend vllm",
     "cache gpt2 h100-sxm --prompt 64 --new-tokens 4 --cache bf16,int8 --trace requests.jsonl --offload 1GiB",
     "cache gpt2 h100-sxm --prompt 64 --new-tokens 4",
     "serve gpt2 h100-sxm --prompt 64 --new-tokens 8 --concurrency 1,4 --simulate --requests 20 --ttft 1s --tpot 1s",

@@ -40,7 +40,7 @@ class Backend:
 #: all tokens of a request (``GUARANTEED_NO_EVICT``); SGLang runs prompts first, by themselves
 #: (https://docs.sglang.ai/advanced_features/server_arguments.html, ``enable_mixed_chunk`` off).
 BACKENDS = {
-    "trtllm": Backend(True, False, step=-3.12e-6, sequence=2.28e-5, request=0.114, low=0.79, high=1.13),
-    "vllm": Backend(True, True, step=8.47e-6, sequence=6.82e-6, request=0.0488, low=0.78, high=1.22),
-    "sglang": Backend(False, True, step=2.50e-6, sequence=2.83e-5, request=0.416, low=0.84, high=1.32),
+    "trtllm": Backend(True, False, step=-1.55e-6, sequence=1.93e-5, request=0.0667, low=0.84, high=1.23),
+    "vllm": Backend(True, True, step=7.67e-6, sequence=3.5e-6, request=0.0354, low=0.84, high=1.25),
+    "sglang": Backend(False, True, step=-2.41e-8, sequence=2.67e-5, request=0.227, low=0.86, high=1.33),
 }

@@ -21,7 +21,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.numbers import finite_number, whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si, parse
-from roofline.serving.deployment import Deployment, deployment, transfer_seconds
+from roofline.serving.deployment import Deployment, Overhead, deployment, transfer_seconds
 from roofline.serving.steady import (
     Apart,
     Speculation,
@@ -42,8 +42,8 @@ Floats = NDArray[np.float64]
 LINK = 50e9
 #: What the figures of a service leave out.
 NOT_MODELLED = (
-    "requests that differ in length: all are alike here, a simulation takes any",
-    "time of the server between steps, unless overhead is given",
+    "requests that differ in length, unless spread is given: a simulation takes any",
+    "time of the server between steps, unless a backend or an overhead is given",
 )
 #: Points of a load at most.
 MOST_POINTS = 10_000
@@ -257,7 +257,9 @@ class Service(Report):
     def not_modelled(self) -> tuple[str, ...]:
         """Notes on what the figures leave out."""
         own = ("time and memory of the draft",) if self.work.speculation.drafted and not self.drafts else ()
-        return (*NOT_MODELLED, *own)
+        lengths, between = NOT_MODELLED
+        alike = (lengths,) if not self.work.spread else ()
+        return (*alike, *((between,) if self.deployment.overhead == Overhead() else ()), *own)
 
     def columns(self) -> dict[str, Any]:
         """Return the figures of every point by name."""

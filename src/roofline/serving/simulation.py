@@ -805,8 +805,7 @@ def simulate(
         >>> run.mean("latency_s") > run.mean("ttft_s") > 0, run.requests_per_s > 1
         (True, True)
     """
-    spread = served.work.spread if isinstance(served, Service) else 0.0
-    source = _source(*_asked(served, prompt, new_tokens, concurrency, qps, trace), requests, seconds, seed, spread)
+    source = _source(*_asked(served, prompt, new_tokens, concurrency, qps, trace), requests, seconds, seed)
     plan, about = _planned(served, policy, source.trace, seed, whole_number("servers", servers, 1, 10_000))
     _check_fits(source.trace, plan.policy, about["model"])
     columns, steps = plan.run(_jobs(source.trace, plan), source.users, source.until)
@@ -852,7 +851,7 @@ class _Source:
 
 def _source(
     prompt: int | None, new_tokens: int | None, concurrency: int | None, qps: float | None, trace: Any,
-    requests: int | None, seconds: str | float | None, seed: int, spread: float,
+    spread: float, requests: int | None, seconds: str | float | None, seed: int,
 ) -> _Source:  # fmt: skip
     """Check what requests are asked for, and draw them."""
     if trace is not None:
@@ -913,7 +912,7 @@ def _replayed(
 
 def _asked(
     served: Any, prompt: int | None, new_tokens: int | None, concurrency: int | None, qps: float | None, trace: Any
-) -> tuple[Any, Any, Any, Any, Any]:  # fmt: skip
+) -> tuple[Any, Any, Any, Any, Any, float]:  # fmt: skip
     """Return what requests are asked for; of a service its own, where nothing else is said."""
     if isinstance(served, Service) and trace is None:
         prompt = int(served.work.prompt) if prompt is None else prompt
@@ -921,7 +920,7 @@ def _asked(
         if concurrency is None and qps is None:
             last = float(served.values[-1])
             concurrency, qps = (round(last), None) if served.load == "users" else (None, last)
-    return prompt, new_tokens, concurrency, qps, trace
+    return prompt, new_tokens, concurrency, qps, trace, served.work.spread if isinstance(served, Service) else 0.0
 
 
 def _planned(

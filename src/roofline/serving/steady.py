@@ -30,6 +30,15 @@ Else all steps are mixed and full, the cycle has as many as hold all tokens, ``n
 it after ``D`` decode steps passes before the first token. Requests that find no blocks wait: by Little's law (1961,
 "A Proof for the Queuing Formula L = lambda W") ``users = rate * (first token + (new tokens - 1) * per token)``.
 
+Requests whose lengths differ by a share ``spread`` of the longest come apart: a prompt comes when another request ends,
+together with ``(n - 1) / (spread * D)`` others in the first round and fewer in each later one. Each of the others'
+prompts stalls a request once where it decodes, ``m`` of them in a step:
+
+    (new tokens - 1) * per token = D * t(decode) + (n - 1) * share of a life * (t(mixed, m) - t(decode)) / m
+
+and one that finds others before it waits as in a queue of constant times (Pollaczek and Khinchine, without vacations: a
+step has just ended when its user asks again, unless the server adds to each request).
+
 Open loop: a prompt in the queue takes ``S = t(full) * r / c``, and waits by the formula of Pollaczek and Khinchine with
 the decode steps in between as vacations (Fuhrmann and Cooper 1985, "Stochastic Decompositions in the M/G/1 Queue with
 Generalized Vacations"; Bertsekas and Gallager, Data Networks, 3.5.2):
@@ -334,14 +343,14 @@ def _at_random(engine: _Engine, n: Floats) -> Steady:
         most = np.maximum(np.minimum(np.floor(room / piece), each), 1.0)
         plain = engine.decode(np.maximum(running, 1.0))
         alone, packed = (own * engine.mixed(piece * many * lanes, running, many * lanes) for many in (1.0, most))
-        beside = own * plain * work.mixed
+        usual = own * plain * work.mixed
         first, life = alone, after * plain
         for _ in range(ROUNDS):
             cycle = first + life
             many = np.clip(each / cycle * alone / own, same, each)  # prompts that come in a step
             batch = np.minimum(many, most)
             read = alone + (packed - alone) * (batch - 1) / np.maximum(most - 1, 1.0)
-            more = np.maximum(read - beside, 0.0) / batch  # of each prompt, for those that decode
+            more = np.maximum(read - usual, 0.0) / batch  # of each prompt, for those that decode
             others = (each - many) * life / cycle + (many - batch) / 2
             busy = np.minimum((each - many) / cycle * packed / most, BUSIEST)
             waits = busy / (2 * (1 - busy)) * read / batch + (plain / 2 if work.request_seconds else 0.0)

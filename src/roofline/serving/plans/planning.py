@@ -188,7 +188,7 @@ class Answer:
 @lru_cache(maxsize=256)
 def _half_widths(one: Deployment) -> tuple[float, float]:
     """Return the ranges of a decode step and of a prefill, natural logarithms of a factor."""
-    return one.steps(exact=True).half_widths()
+    return one.steps().half_widths()
 
 
 def _with_range(name: str, seconds: float, factor: float) -> dict[str, float]:
