@@ -41,7 +41,7 @@ class Depth:
 
     @property
     def beyond(self) -> float:
-        """How far behind the larger one the model lies, as a share of the way between the two."""
+        """Return how far behind the larger one the model lies, as a share of the way between the two."""
         return (self.whole - self.large) / (self.large - self.small)
 
     def line(self, small: Any, large: Any) -> Any:
