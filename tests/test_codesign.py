@@ -175,7 +175,7 @@ def test_goals_and_figures_say_what_is_wrong(tmp_path: Path) -> None:
     goal = f"{DECODE}: 2ms"
     for options, message in (
         ({"objective": "price"}, "allowed: area, cost, energy"), ({"node": "N2"}, "allowed: N16, N7, N6, N5"),
-        ({"memory": "hbm9"}, "did you mean"), ({"yield_model": "best"}, "allowed: negative_binomial"),
+        ({"memory_kind": "hbm9"}, "did you mean"), ({"yield_model": "best"}, "allowed: negative_binomial"),
         ({"own": {"node": {"N5": {"wafer": -1}}}}, r"node\.N5\.wafer=-1: expected a number above zero"),
         ({"own": {"nodes": {}}}, "did you mean"), ({"own": tmp_path / "none.toml"}, "no such file"),
     ):  # fmt: skip

@@ -115,7 +115,7 @@ GROUP = Group(
     # Median of eighteen groups (chip, stack, kernel) of blocks of experts in w4a16_mxfp4 and int4_wo, all of whose
     # experts are read for 4 to 10 rows each: H100, H200, B200; vLLM 0.24, SGLang 0.5.14, TensorRT-LLM 1.3.0rc20
     # (moe_perf.parquet of aiconfigurator-core 0.12.0).
-    dequantize_scale=Parameter(0.5, 0.0, 50.0, "cycles", "the same for a scale alone"),
+    dequantize_scale=Parameter(0.5, 0.0, 50.0, "cycles", "the same for a scale alone, of experts"),
     share_dequantized=Parameter(0.6, 0.1, 1.2, "ratio", "matrix units fed with dequantised weights against 16-bit"),
     tinygemm=Parameter(0.03, 0.005, 1.0, "share", "of the 16-bit peak that tinygemm, PyTorch's int4 kernel, reaches"),
 )
@@ -374,8 +374,8 @@ def _second(work: Launch) -> float:
 def _dequantizing(work: Launch, p: Mapping[str, float]) -> float:
     """Time of a core to dequantise one weight, with its share of the group's scale [s]."""
     stored = DTYPES[work.row.kernel.stored[1]]
-    symmetric = stored.overhead_bits <= 16 or "sym" in stored.name
-    fetched = p["dequantize_scale" if symmetric else "dequantize_group"]
+    scale_alone = stored.overhead_bits <= 16 or "sym" in stored.name
+    fetched = p["dequantize_scale" if scale_alone and work.op == "expert_linear" else "dequantize_group"]
     return (p["dequantize"] + (fetched / stored.group if stored.group else 0.0)) / work.machine.clock
 
 

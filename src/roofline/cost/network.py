@@ -175,7 +175,19 @@ def _meets_all(chip: Chip, devices: float) -> bool:
 
 def message(work: Launch) -> Any:
     """The larger side of what a device gives and gets [byte]."""
-    return np.maximum(work.row.read, work.row.write)
+    return np.maximum(*_sides(work))
+
+
+def _sides(work: Launch) -> tuple[Any, Any]:
+    """Return what a device gives and gets, without what else a fused kernel moves [byte]."""
+    if "g" not in work.sizes:  # a send has a kernel of its own
+        return work.row.read, work.row.write
+    return work.sizes["e"] * work.element, work.sizes["g"] * work.element
+
+
+def _local_seconds(work: Launch) -> Any:
+    """Time to move what a kernel reads and writes beside the message: residuals of a fused norm [s]."""
+    return np.maximum(work.row.read + work.row.write - sum(_sides(work)), 0.0) / work.chip.bandwidth
 
 
 def _rate(chip: Chip, inside: Any) -> Any:
@@ -216,7 +228,7 @@ def _seconds(work: Launch, p: Mapping[str, float], q: Mapping[str, float]) -> An
     time = reduce(np.minimum, (plan_seconds(work, plan, p, q) for plan in plans(work).values()))
     if work.regime == "cold":
         time = knee([np.full_like(time, p["queue"]), time], CHOICE)
-    return np.maximum(time, floor_seconds(work))
+    return np.maximum(time, floor_seconds(work)) + _local_seconds(work)
 
 
 def plan_seconds(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:

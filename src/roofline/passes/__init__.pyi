@@ -2,6 +2,7 @@ from .formats.autocast import autocast as autocast
 from .formats.cast import cast as cast
 from .formats.quantize import dequantize as dequantize
 from .formats.quantize import quantize as quantize
+from .fusion.all_reduce import fuse_all_reduce as fuse_all_reduce
 from .fusion.fuse import fuse as fuse
 from .fusion.fuse import unfuse as unfuse
 from .fusion.inductor import inductor as inductor
