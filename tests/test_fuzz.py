@@ -142,6 +142,15 @@ def small_model() -> dict[str, Any]:
     return table | {"sizes": table["sizes"] | {"layers": 2}}
 
 
+@cache
+def plan() -> str:
+    """Return a plan's file, of the program and the chip of the command's example."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = rl.optimize("llama-3-8b", "h100-sxm", phase="decode", batch=8, context=2048, beam=2, check=False,
+                            without=("kernels", "linears", "formats", "cache"))  # fmt: skip
+        return found.save(Path(folder) / "plan.toml").read_text(encoding="utf-8")
+
+
 #: A trace of requests.
 REQUESTS = '{"timestamp": 0, "input_length": 600, "output_length": 4, "hash_ids": [1, 2]}\n' * 3
 
@@ -156,6 +165,7 @@ READS: dict[str, list[Callable[[], Input]]] = {
     "plan.prices": [lambda: Input("prices.toml", "l4 = 0.8\nh100-sxm = 2.5\n")],
     "validate.source": [lambda: Input("measured.csv", MEASURED)],
     "cache.trace": [lambda: Input("requests.jsonl", REQUESTS)],
+    "optimize.replay": [lambda: Input("plan.toml", plan())],
     "serve.trace": [lambda: Input("requests.jsonl", REQUESTS)],
     "trace.files": [lambda: Input("trace.json", TRACE, dumps)],
     "check.trace": [lambda: Input("trace.json", TRACE, dumps)],
