@@ -1,8 +1,8 @@
 """Simulated servers beside the closed forms: ``python benchmarks/serving_simulation.py [--csv OUT.csv]``.
 
 The same policy, step by step and in closed form, over models, chips, users, rates, sizes of a step, prefixes, drafts,
-and prompts in steps or on chips of their own. Requests are all alike, and the cache never evicts. Errors are those of
-the closed form, of the simulation in per cent.
+and prompts in steps or on chips of their own. Requests are all alike, or differ in length by a share (``spread``), and
+the cache never evicts. Errors are those of the closed form, of the simulation in per cent.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ CASES: list[tuple[dict[str, Any], dict[str, list[float]]]] = [
     *[({**ONE, **LONG, "chunk": 2048, "prefix": prefix}, {"users": USERS}) for prefix in (1000, 3000)],
     *[({**ONE, **SHORT, "chunk": 2048, "spec": spec}, {"users": USERS}) for spec in ("3:0.7", "5:0.9")],
     ({**ONE, **SHORT, "mixed": False}, {"users": USERS}),
+    *[({**ONE, **sizes, "spread": 0.2, "mixed": mixed}, {"users": USERS})
+      for sizes in (SHORT, LONG, CHAT) for mixed in (True, False)],
     ({**ONE, **LONG, "prefill_chip": "h100-sxm"}, {"users": USERS}),
     *[({**ONE, **sizes, "chunk": chunk}, {"load": [0.2, 0.5, 0.8]})
       for sizes in (SHORT, LONG, CHAT) for chunk in (2048, 8192)],
@@ -85,7 +87,9 @@ def main() -> None:
     frame = pd.DataFrame(listed)
     if path := parser.parse_args().csv:
         frame.to_csv(path, index=False)
-    for kind, part in (("users", frame[frame.users.notna()]), ("rates", frame[frame.users.isna()])):
+    apart = frame.spread.notna()
+    parts = {"users": frame.users.notna() & ~apart, "users, spread": apart, "rates": frame.users.isna()}
+    for kind, part in ((kind, frame[which]) for kind, which in parts.items()):
         for name in ("ttft", "tpot", "rate"):
             error = np.abs(part[f"{name}_error"].to_numpy(float))
             within, mid = 100 * (error <= 5).mean(), np.median(error)

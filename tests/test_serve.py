@@ -289,3 +289,22 @@ def test_activations_that_come_quantised_are_not_quantised_again() -> None:
     rows = [{"op": "gemm", "dtype": "fp8", "shape": {"m": 8, "n": 2 * 14336, "k": 4096}}]
     alone = float(rl.predict(rows, "b200-sxm", regime="warm")["predicted_us"][0]) / 1e6
     assert alone - 1e-5 < inside < alone - 1e-6
+
+
+def test_a_backend_brings_its_policy_its_overhead_and_its_range() -> None:
+    load: dict[str, Any] = {"prompt": 1000, "new_tokens": 200, "concurrency": 16}
+    plain = rl.serving.serve("llama-3-8b", "h100-sxm", **load)
+    for name, (mixed, evicts) in {"vllm": (True, True), "sglang": (False, True), "trtllm": (True, False)}.items():
+        one = rl.serving.serve("llama-3-8b", "h100-sxm", **load, backend=name)
+        assert (one.deployment.mixed, one.deployment.evicts) == (mixed, evicts)
+        assert one.work.running > plain.work.running if evicts else one.work.running == plain.work.running
+        low, high = one.tpot_range
+        row = one.records()[0]
+        assert (row["tpot_low_s"], row["tpot_high_s"]) == (one.tpot[0] * low, one.tpot[0] * high)
+        assert one.ttft[0] > plain.ttft[0] + one.deployment.overhead.request / 2
+        assert one.subject()["server"]["backend"] == name
+        assert not any("server between steps" in text for text in one.not_modelled)
+    with pytest.raises(rl.errors.UsageError, match="allowed: trtllm, vllm, sglang; did you mean vllm"):
+        rl.serving.deployment("llama-3-8b", "h100-sxm", backend="vlm")
+    with pytest.raises(rl.errors.UsageError, match="spread=1"):
+        rl.serving.serve("llama-3-8b", "h100-sxm", **load, spread=1)

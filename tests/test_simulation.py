@@ -285,3 +285,15 @@ def test_what_the_command_cannot_simulate_is_said(run: Run, args: tuple[Any, ...
     result = run(*args)
     assert result.code == 2
     assert says in result.err
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_lengths_that_differ_pull_requests_apart(mixed: bool) -> None:
+    """The closed form for a spread of lengths against its simulation; all alike, prompts first come all together."""
+    load: dict[str, Any] = {"prompt": 1000, "new_tokens": 200, "concurrency": 32, "mixed": mixed}
+    alike, apart = (rl.serving.serve("llama-3-8b", "h100-sxm", **load, spread=spread) for spread in (0.0, 0.2))
+    run = rl.serving.simulate(apart, requests=640)
+    assert run.mean("tpot_s") == pytest.approx(apart.tpot[0], rel=0.03)
+    assert run.requests_per_s == pytest.approx(apart.steady.rate[0], rel=0.05)
+    assert run.mean("ttft_s") == pytest.approx(apart.ttft[0], rel=0.25)
+    assert mixed or alike.ttft[0] > 5 * apart.ttft[0]
