@@ -30,6 +30,7 @@ from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.numbers import whole_number
 from roofline.passes.formats.quantize import formats_by_name, quantize
+from roofline.passes.fusion.all_reduce import fuse_all_reduce
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.parallel.shard import shard
 from roofline.passes.parallel.stage import stages
@@ -166,7 +167,8 @@ class Deployment:
         layout = (self.tp, self.pp, self.attention_dp)
         formats = (self.dtype, self.weights, self.activations or _activations(self.weights), self.cache)
         options = tuple(sorted({**dict(self.options), **changed}.items()))
-        return _programs(cast(Hashable, self.model), phase, layout, formats, self.fuse, options)
+        policy = (self.fuse, self.stack is not None and self.stack.joins)
+        return _programs(cast(Hashable, self.model), phase, layout, formats, policy, options)
 
     @property
     def _depth(self) -> Depth | None:
@@ -415,7 +417,7 @@ def _activations(weights: str | None) -> str | None:
 
 @lru_cache(maxsize=256)
 def _programs(
-    model: Any, phase: str, layout: tuple[int, int, int], formats: tuple[str | None, ...], policy: str,
+    model: Any, phase: str, layout: tuple[int, int, int], formats: tuple[str | None, ...], policy: tuple[str, bool],
     options: tuple[tuple[str, Any], ...],
 ) -> tuple[Graph, ...]:  # fmt: skip
     """Return what one device of each stage runs; the same for every chip."""
@@ -430,5 +432,5 @@ def _programs(
     if weights or activations or cache:
         stored = formats_by_name(weights) if weights else None
         graph = quantize(graph, weights=stored, activations=activations, cache=cache, scales="static")
-    parts = stages(graph, pp) if pp > 1 else (graph,)
-    return tuple(fuse(part, policy) for part in parts)
+    fused = (fuse(part, policy[0]) for part in (stages(graph, pp) if pp > 1 else (graph,)))
+    return tuple(fuse_all_reduce(part) if policy[1] else part for part in fused)
