@@ -235,7 +235,7 @@ KEYS = {
     "mixed_share": "share of the steps that read prompts", "meets": "whether both times are within the limits",
     "cost_per_million": "price of a million new tokens", "energy_per_million_j": "energy of a million new tokens [J]",
     "formats": "number formats of weights, activations and cache", "server": "how it schedules, and its cache",
-    "limits": "what was to be kept: times [s], memory [byte], error",
+    "limits": "limits that were given: times [s], requests a second, memory [byte], error",
     "speculation": "tokens drafted and accepted, if any",
     "prefill": "servers that only read prompts, if any",
     "load": "what the load is: users in a closed loop, or the rate of random arrivals",

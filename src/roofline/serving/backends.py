@@ -19,8 +19,7 @@ class Backend:
         mixed: Whether prompts are read in the steps that decode.
         evicts: Whether requests are admitted with blocks for the tokens that they have, instead of all they will get.
         joins: Whether an all-reduce runs in one kernel with the sum and norm that read it.
-        step: Time of each step beside its kernels, for each layer.
-            apart [s].
+        step: Time of each step beside its kernels, for each layer [s].
         sequence: Time of each step for each sequence that runs: its token's way out [s].
         request: Time before a request is read [s].
         low: Low end of the time per output token, as a ratio.
@@ -40,9 +39,10 @@ class Backend:
 #: vLLM V1 reads prompts in the steps that decode ("chunked prefill",
 #: https://docs.vllm.ai/en/v0.10.0/configuration/optimization.html) and TensorRT-LLM batches in flight, with blocks for
 #: all tokens of a request (``GUARANTEED_NO_EVICT``); SGLang runs prompts first, by themselves
-#: (https://docs.sglang.ai/advanced_features/server_arguments.html, ``enable_mixed_chunk`` off). All-reduces and norms are
-#: one kernel in TensorRT-LLM and, up to some MiB, by default in vLLM on Hopper and Blackwell (``fuse_allreduce_rms``,
-#: https://docs.vllm.ai/en/v0.18.2/design/fusions/, "5-20%"); SGLang asks for ``--enable-flashinfer-allreduce-fusion``.
+#: (https://docs.sglang.ai/advanced_features/server_arguments.html, ``enable_mixed_chunk`` off). All-reduces and norms
+#: are one kernel in TensorRT-LLM and, up to some MiB, by default in vLLM on Hopper and Blackwell
+#: (``fuse_allreduce_rms``, https://docs.vllm.ai/en/v0.18.2/design/fusions/, "5-20%"); SGLang asks for
+#: ``--enable-flashinfer-allreduce-fusion``.
 BACKENDS = {
     "trtllm": Backend(True, False, True, step=4.61e-6, sequence=2.21e-5, request=0.0694, low=0.83, high=1.23),
     "vllm": Backend(True, True, True, step=1.52e-5, sequence=3.68e-6, request=0.0367, low=0.84, high=1.23),
