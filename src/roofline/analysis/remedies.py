@@ -17,7 +17,7 @@ from roofline.cost.scratch import memory_on
 from roofline.counting.grid import one_point
 from roofline.counting.memory import Memory, TrainingMemory, footprint_text
 from roofline.hardware.chip import Chip
-from roofline.ir.errors import DoesNotFit, UsageError
+from roofline.ir.errors import DoesNotFit, MissingFigure, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.report import WORDS
 from roofline.ir.sizes import SIZE_WORDS
@@ -179,7 +179,7 @@ class _Search:
         key = repr(sorted(change.items()))
         if key not in self.known:
             self.known[key] = None
-            with suppress(UsageError):
+            with suppress(UsageError, MissingFigure):  # chips without a link share nothing
                 self.known[key] = self.need(change)
         return self.known[key]
 
