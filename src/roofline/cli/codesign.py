@@ -56,18 +56,11 @@ def codesign(
     """Find the smallest or cheapest chip that meets a target over some programs, and what each figure of it buys."""
     if not figures:
         raise UsageError("codesign: no figure varies; give one, such as --set bandwidth=1T..8T")
-    varied = dict(_pair(text) for text in figures)
+    varied = dict(opt.varied_figure(text) for text in figures)
     every = [Goal.read(text) for text in (*(goals or ()), *(target or ()))]
     result = search(every, varied, base=base, objective=objective, node=node, memory_kind=memory, own=technology,
                     points=points, yield_model=yield_model, dies=dies)  # fmt: skip
     output.write(result, _parts(result))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, values = (part.strip() for part in text.partition("="))
-    if not (equals and name and values):
-        raise UsageError(f"--set {text[:60]}: expected NAME=A..B or NAME=A,B,C")
-    return name, values
 
 
 def _parts(result: CoDesign) -> Iterator[Any]:

@@ -603,3 +603,15 @@ def _describes_cluster(name: str) -> bool:
     except UsageError:
         return False
     return not data.keys().isdisjoint({"chip", "nodes", "devices_per_node"})
+
+
+def varied_figure(text: str) -> tuple[str, str]:
+    """Read the name and the values of a figure that varies.
+
+    Raises:
+        UsageError: Text that is no such pair.
+    """
+    name, equals, values = (part.strip() for part in text.partition("="))
+    if not (equals and name and values):
+        raise UsageError(f"--set {text[:60]}: expected NAME=A..B or NAME=A,B,C")
+    return name, values

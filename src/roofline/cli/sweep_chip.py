@@ -40,19 +40,12 @@ def sweep_chip(
         raise UsageError("sweep-chip: no figure varies; give one, such as --set memory_bandwidth=1..8TB/s")
     run = replace(run, settings=[text for text in every if text not in varied])
     graph = program.graph(model, run.cluster(chip))
-    figures = dict(_pair(text) for text in varied)
+    figures = dict(opt.varied_figure(text) for text in varied)
     if len(figures) < len(varied):
         raise UsageError("sweep-chip: a figure varies twice; give it once, such as --set l2=1MiB..64MiB")
     values = sizes.point(graph, "a sweep of chips")
     result = sweep(graph, run.device(chip), figures, points=points, **run.keywords, **values)
     output.write(result, _parts(result))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, values = (part.strip() for part in text.partition("="))
-    if not (equals and name and values):
-        raise UsageError(f"--set {text[:60]}: expected NAME=A..B or NAME=A,B,C")
-    return name, values
 
 
 def _parts(result: FigureSweep) -> Iterator[Any]:
