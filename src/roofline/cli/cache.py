@@ -66,7 +66,7 @@ def cache(
     blocks = opt.whole_numbers(block, "--block")
     result = compared(
         model, what_if.device(chip), prompt=prompt, new_tokens=new_tokens, concurrency=concurrency,
-        shared_prefix=prefix, blocks=blocks, caches=[name.strip() for name in cache.split(",")],
+        shared_prefix=prefix, blocks=blocks, caches=opt.names(cache),
         host=opt.with_unit(offload, "--offload", "B"), hit=None if hit is None else share(hit, "--hit"),
         trace=None if trace is None else str(trace), weights=weights, tp=tp, chunk=chunk,
     )  # fmt: skip

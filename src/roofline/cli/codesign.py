@@ -66,12 +66,11 @@ def codesign(
 def _parts(result: CoDesign) -> Iterator[Any]:
     number = result.nearest
     made = result.silicon_at(number)
-    said = ", ".join(f"{name} {value}" for name, value in result.figures_at(number).items())
     met = "meets every limit" if result.best is not None else "none meets every limit; this one comes nearest"
     tech = made.technology
     dies = f"{made.dies} die{'s' * (made.dies > 1)}, yield {percent(made.yield_)}"
     yield facts([
-        ("best chip", f"{said}: {met}"),
+        ("best chip", f"{result.text_at(number)}: {met}"),
         ("takes", f"{made.area:,.0f} mm2 in {tech.node}, {dies}, "
          f"{made.die_cost:,.0f} USD, and {made.memory_cost:,.0f} USD of {tech.memory}"),
         ("left out", ", ".join(made.left_out)),

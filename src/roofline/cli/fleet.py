@@ -86,10 +86,11 @@ def fleet(
             missing = "MODELS" if not models else "--chips" if chips is None else "--output"
             raise UsageError(f"fleet: no {missing}; such as roofline fleet models/ --chips h100-sxm,l4 -o results")
         question = Question(
-            phases=_words(phase), batches=_numbers(batch, "-B"), limits=tuple(limits or ()), mode=mode, dtype=dtype,
-            weights=weights, activations=activations, cache=cache, gains=gains, **_lengths(lengths),
+            phases=tuple(opt.names(phase) if phase else ()), batches=tuple(opt.several(batch, "-B")),
+            limits=tuple(limits or ()), mode=mode, dtype=dtype, weights=weights, activations=activations, cache=cache,
+            gains=gains, **_lengths(lengths),
         )  # fmt: skip
-        names, folder = [name.strip() for name in chips.split(",") if name.strip()], into
+        folder, names = into, opt.names(chips)
         with progress("fleet", 1.0) as update:
             result = run(models, names, into, question, scheduler=scheduler, workers=workers, progress=update)
         result = result if requests is None else result.weighed(requests)
@@ -100,21 +101,12 @@ def fleet(
         raise typer.Exit(130)
 
 
-def _words(text: str | None) -> tuple[str, ...]:
-    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
-
-
-def _numbers(text: str, option: str) -> tuple[int, ...]:
-    numbers = opt.whole_numbers(text, option)
-    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
-
-
 def _lengths(lengths: opt.LengthOptions) -> dict[str, int]:
     """Return the lengths that were given, one number each."""
     numbers_of = {}
     for name, text, option in (("seq", lengths.seq, "-S"), ("context", lengths.context, "-C")):
         if text is not None:
-            numbers = _numbers(text, option)
+            numbers = opt.several(text, option)
             if len(numbers) > 1:
                 raise UsageError(f"{option} {text[:60]}: a fleet is of one length; give {option} one number")
             numbers_of[name] = numbers[0]

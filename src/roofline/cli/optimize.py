@@ -92,7 +92,7 @@ def optimize(
         subject, cluster, objective, memory_limit=memory, latency_limit=latency,
         error_budget=ERROR_BUDGET if error_budget is None else error_budget, batch=batch, devices=devices,
         prune=may_prune or (), price=price, watts=watts, **run.keywords,
-        without=[word.strip() for word in (without or "").split(",") if word.strip()], policy=policy,
+        without=opt.names(without) if without else (), policy=policy,
         phase=program.phase if isinstance(subject, str) else None,
         dtype=program.dtype if isinstance(subject, str) else None, **point,
     )  # fmt: skip

@@ -293,7 +293,7 @@ class ChipOptions:
 
     def chips(self, text: str) -> list[Chip]:
         """Return the chips that commas part, each with its figures changed; of a cluster, one of its devices."""
-        return [self.device(name) for name in _names(text)]
+        return [self.device(name) for name in names(text)]
 
     def device(self, name: str) -> Chip:
         """Return a chip, or one device of a cluster, with its figures changed."""
@@ -563,7 +563,13 @@ def one_chip(argument: str | None, option: str | None, name: str = "--chip") -> 
 # --- chips ------------------------------------------------------------------------------------------------------------
 
 
-def _names(text: str) -> list[str]:
+def several(text: str, option: str) -> list[int]:
+    """Read whole numbers as :func:`whole_numbers` does, one alone as a list."""
+    numbers = whole_numbers(text, option)
+    return [numbers] if isinstance(numbers, int) else numbers
+
+
+def names(text: str) -> list[str]:
     """Return the names that commas part."""
     return [name.strip() for name in text.split(",") if name.strip()] or [text]
 
@@ -574,15 +580,15 @@ def _single(text: str) -> str:
     Raises:
         UsageError: Commas part several.
     """
-    if len(names := _names(text)) > 1:
-        raise UsageError(f"{text[:60]}: several chips; this takes one, such as {names[0]}")
+    if len(every := names(text)) > 1:
+        raise UsageError(f"{text[:60]}: several chips; this takes one, such as {every[0]}")
     return text
 
 
 def cluster_of(name: str) -> Cluster:
     """Return the cluster of that name; of a chip's, and of the first of several names, a node of eight."""
-    if len(names := _names(name)) > 1:
-        return find_cluster(cluster_of(names[0]).device)
+    if len(every := names(name)) > 1:
+        return find_cluster(cluster_of(every[0]).device)
     try:
         return find_cluster(find_chip(name))
     except RooflineError as error:

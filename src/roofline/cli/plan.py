@@ -76,10 +76,10 @@ class _Search:
     @property
     def keywords(self) -> dict[str, Any]:
         """The same as keywords of the library."""
-        chunks = None if self.chunk is None else _several(self.chunk, "--chunk")
+        formats = {name: text and opt.names(text) for name, text in (("weights", self.weights), ("cache", self.cache))}
         return {
-            "counts": _several(self.counts.replace("..", ":"), "--counts"), "chunks": chunks, "split": self.split,
-            "weights": _words(self.weights), "cache": _words(self.cache),
+            "counts": opt.several(self.counts.replace("..", ":"), "--counts"), "split": self.split, **formats,
+            "chunks": None if self.chunk is None else opt.several(self.chunk, "--chunk"),
             **({} if self.block is None else {"block": self.block}),
         }  # fmt: skip
 
@@ -87,15 +87,6 @@ class _Search:
 _Flags = Annotated[opt.Text, opt.option(
     "--flags BACKEND", "Print only how it starts the best: vllm, sglang or trtllm.", "Output", complete=tuple(BACKENDS))
 ]  # fmt: skip
-
-
-def _several(text: str, option: str) -> list[int]:
-    numbers = opt.whole_numbers(text, option)
-    return [numbers] if isinstance(numbers, int) else numbers
-
-
-def _words(text: str | None) -> list[str] | None:
-    return None if text is None else [word.strip() for word in text.split(",")]
 
 
 def _priced(text: str | None) -> dict[str, float] | None:

@@ -60,9 +60,7 @@ def quantize(
     with progress("quantize", 1.0):
         chosen = formats_by_name(weights)
         if mixed is not None and memory_limit is not None:
-            picked = formats_within(
-                arrays, [word.strip() for word in mixed.split(",") if word.strip()], memory_limit, method, inputs, **how
-            )
+            picked = formats_within(arrays, opt.names(mixed), memory_limit, method, inputs, **how)
             chosen = {glob.escape(each): word for each, word in picked.items()}
         result = quantize_arrays(arrays, chosen, method, inputs, name=file.name, **how)
     if out is not None:

@@ -43,11 +43,10 @@ def scaling(
     for name in ("tp", "pp", "ep"):
         if getattr(program, name) != 1:
             raise UsageError(f"--{name} does not apply to scaling; give --devices, such as --devices 1,2,4")
-    numbers = opt.whole_numbers(devices, "--devices")
     cluster = run.cluster(chip)
     graph = program.graph(model, cluster)
     result = scaled(
-        graph, cluster, numbers if isinstance(numbers, list) else [numbers], sp=sp, experts=experts,
+        graph, cluster, opt.several(devices, "--devices"), sp=sp, experts=experts,
         least_gain=LEAST_GAIN if least_gain is None else share(least_gain, "--least-gain"), **run.keywords,
         **sizes.point(graph, "scaling"),
     )  # fmt: skip

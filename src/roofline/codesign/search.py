@@ -21,6 +21,7 @@ from roofline.analysis.estimates import MODES
 from roofline.analysis.whatif import what_if
 from roofline.codesign.silicon import Silicon, energy, silicon
 from roofline.codesign.technology import Technology
+from roofline.counting.grid import unbeaten
 from roofline.frontends.source import Program, load_program
 from roofline.hardware.chip import Chip
 from roofline.hardware.lanes import chips_of
@@ -30,6 +31,7 @@ from roofline.hardware.settings import Place, factor_of
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report
+from roofline.ir.sizes import one_of
 from roofline.ir.text import shown
 from roofline.ir.units import format_si, parse
 
@@ -196,30 +198,29 @@ class CoDesign(Report):
     def front(self) -> tuple[int, ...]:
         """Numbers of the chips that can be made, fit, and that no other one beats in both objective and time."""
         able = np.flatnonzero(self.fits & self.chips.can_be_made)
-        order = able[np.lexsort((self.pace[able], self.values[able]))]
-        fastest = np.minimum.accumulate(self.pace[order])
-        faster = np.r_[True, fastest[1:] < fastest[:-1]] if order.size else np.zeros(0, dtype=bool)
-        return tuple(map(int, order[faster]))
+        return tuple(able[unbeaten(self.values[able], self.pace[able])].tolist())
 
     def figures_at(self, number: int) -> dict[str, str]:
         """Return the figures of a chip in words."""
-        index = np.unravel_index(number, self.sweeps[0].shape)
-        said = {each.name: each.text(float(each.values[at]))
-                for each, at in zip(self.sweeps[0].figures, index, strict=True)}  # fmt: skip
-        if "peak" in said and not {"bf16", "fp16"}.isdisjoint(self.base.matrix):
-            said = {("flops" if name == "peak" else name): text for name, text in said.items()}
-            said["flops"] = format_si(_rate(self.chip_at(number)), "FLOP/s")
-        return said
+        return {name: text for name, _, text in self._at(number)}
+
+    def text_at(self, number: int) -> str:
+        """Return them in a line."""
+        return ", ".join(f"{name} {text}" for name, _, text in self._at(number))
 
     def design_at(self, number: int) -> dict[str, float]:
         """Return the figures of a chip in SI units; of those that are factors, the factors."""
-        index = np.unravel_index(number, self.sweeps[0].shape)
-        values = {each.name: float(each.values[at])
-                  for each, at in zip(self.sweeps[0].figures, index, strict=True)}  # fmt: skip
-        if "peak" in values and not {"bf16", "fp16"}.isdisjoint(self.base.matrix):
-            values = {("flops" if name == "peak" else name): value for name, value in values.items()}
-            values["flops"] = _rate(self.chip_at(number))
-        return values
+        return {name: value for name, value, _ in self._at(number)}
+
+    def _at(self, number: int) -> Iterator[tuple[str, float, str]]:
+        """Yield the figures of a chip: name, value and text; all matrix peaks by the fastest of 16 bits."""
+        for each, at in zip(self.sweeps[0].figures, np.unravel_index(number, self.sweeps[0].shape), strict=True):
+            if each.name == "peak" and not {"bf16", "fp16"}.isdisjoint(self.base.matrix):
+                rate = _rate(self.chip_at(number))
+                yield _FLOPS, rate, format_si(rate, "FLOP/s")
+            else:
+                value = float(each.values[at])
+                yield each.name, value, each.text(value)
 
     def chip_at(self, number: int) -> Chip:
         """Return a chip by its number."""
@@ -272,10 +273,9 @@ class CoDesign(Report):
 
     def __repr__(self) -> str:
         row = self._row(self.nearest)
-        said = ", ".join(f"{name} {text}" for name, text in self.figures_at(self.nearest).items())
         how = "meets" if self.best is not None else "comes nearest to"
-        return (f"<CoDesign of {self.values.size:,} chips: {said} {how} {len(self.goals)} targets, "
-                f"{row['area_mm2']:.0f} mm2, {row['cost_usd']:,.0f} USD>")  # fmt: skip
+        return (f"<CoDesign of {self.values.size:,} chips: {self.text_at(self.nearest)} {how} "
+                f"{len(self.goals)} targets, {row['area_mm2']:.0f} mm2, {row['cost_usd']:,.0f} USD>")  # fmt: skip
 
 
 def search(
@@ -319,9 +319,7 @@ def search(
         >>> found.best is not None, bool(found.times[0, found.best] <= 2e-3)
         (True, True)
     """
-    if objective not in OBJECTIVES:
-        raise UsageError(f"objective {shown(objective)}: allowed: {', '.join(OBJECTIVES)}"
-                         f"{did_you_mean(str(objective), OBJECTIVES)}")  # fmt: skip
+    one_of("objective", objective, OBJECTIVES)
     chip, goals = find_chip(base), tuple(_goals(programs))
     ranges = dict(_figures(chip, figures))
     sweeps = tuple(_swept(goal, chip, ranges, points) for goal in goals)
@@ -343,14 +341,9 @@ def _goals(programs: Any) -> Iterator[Goal]:
 
 
 def _swept(goal: Goal, chip: Chip, figures: Mapping[str, Any], points: int) -> FigureSweep:
-    options: dict[str, Any] = {"points": points, "mode": _mode(goal), **goal.point}
+    one_of("mode", goal.mode, MODES)
+    options: dict[str, Any] = {"points": points, "mode": goal.mode, **goal.point}
     return sweep_chip(goal.graph, chip, figures, **options)
-
-
-def _mode(goal: Goal) -> Any:
-    if goal.mode not in MODES:
-        raise UsageError(f"mode={shown(goal.mode)}: allowed: {', '.join(MODES)}{did_you_mean(goal.mode, MODES)}")
-    return goal.mode
 
 
 def _figures(chip: Chip, figures: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

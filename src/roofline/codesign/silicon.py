@@ -24,10 +24,12 @@ from roofline.ir.dtypes import dtype as find_dtype
 from roofline.ir.errors import UsageError
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report
+from roofline.ir.sizes import one_of
 from roofline.ir.text import shown
+from roofline.ops.elements import E4M3, E5M2, WIDE
 
 #: Bits of the mantissa of a format, or of an integer; of what is not here nobody published how large a unit is.
-MANTISSA = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7, "fp8": 3, "fp8_e5m2": 2}
+MANTISSA = {**WIDE, "fp8": E4M3.mantissa, "fp8_e5m2": E5M2.mantissa}
 INTEGER = {"int32": 32, "int8": 8, "int4": 4}
 YIELDS = ("negative_binomial", "poisson", "murphy")
 #: Diameter of a wafer [mm], and the largest die that a scanner exposes, 26 x 33 [mm2].
@@ -144,8 +146,7 @@ def silicon(
     """
     device = find_chip(chip)
     tech = node if isinstance(node, Technology) else technology(node, memory_kind, own)
-    if yield_model not in YIELDS:
-        raise UsageError(f"yield_model={shown(yield_model)}: allowed: {', '.join(YIELDS)}")
+    one_of("yield_model", yield_model, YIELDS)
     parts: dict[str, Amount] = {}
     left_out: list[str] = []
     for name, area in (*_units(device, tech), *_memories(device, tech), *_interfaces(device, tech)):
@@ -282,8 +283,7 @@ def die_yield(
     """
     tech = defects if isinstance(defects, Technology) else technology()
     density = tech.figure("node", "defects") if isinstance(defects, Technology) else defects
-    if model not in YIELDS:
-        raise UsageError(f"die_yield: model {shown(model)}: allowed: {', '.join(YIELDS)}")
+    one_of("model", model, YIELDS)
     number = np.asarray(area, dtype=np.float64) / 100 * (np.nan if density is None else density)
     if np.any(number < 0):
         raise UsageError(f"die_yield: area {shown(area)}, defects {shown(defects)}: expected from 0")

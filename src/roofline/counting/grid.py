@@ -117,6 +117,28 @@ def added(values: Iterable[Any]) -> Any:
     return sum(sums.values())
 
 
+def unbeaten(*figures: Any) -> Any:
+    """Return the numbers of the points that no other one beats: the Pareto front, by the first figure.
+
+    Args:
+        figures: Of all points, each figure an array; all are to be small. Of points that are equal the first is there.
+
+    Example:
+        >>> unbeaten([3.0, 1.0, 2.0], [1.0, 5.0, 5.0]).tolist()
+        [1, 0]
+    """
+    points = np.stack([np.asarray(each, dtype=np.float64) for each in figures])
+    order = np.lexsort(points[::-1])
+    if len(points) == 2:
+        least = np.minimum.accumulate(points[1, order])
+        return order[np.concatenate((np.full(least[:1].shape, True), points[1, order[1:]] < least[:-1]))]
+    front: list[int] = []
+    for at in order:
+        if not (points[:, front] <= points[:, at, None]).all(axis=0).any():
+            front.append(int(at))
+    return np.array(front, dtype=np.int64)
+
+
 def grid(known: frozenset[str], sizes: Mapping[str, Any]) -> Grid:
     """Check sizes and bind them to the symbols of a graph.
 

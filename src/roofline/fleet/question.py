@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from roofline.analysis.estimates import MODES
 from roofline.hardware.chip import Chip
@@ -16,6 +17,7 @@ from roofline.ir.errors import RooflineError, UnknownModel, UsageError, did_you_
 from roofline.ir.files import read_file, user_path
 from roofline.ir.text import shown
 from roofline.ir.units import parse
+from roofline.optimization.identity import chip_hash
 
 #: Suffixes of files that describe a program. A script is code: a fleet runs none.
 SUFFIXES = (".toml", ".json", ".onnx", ".mlir", ".stablehlo", ".hlo")
@@ -171,25 +173,5 @@ def program_hash(entry: Entry) -> str:
 
 def keys(entry: Entry, chips: Sequence[Chip], question: Question) -> list[str]:
     """Return, for each chip, the hash of all that an answer depends on: program, chip, question, version."""
-    start = repr((entry.name, program_hash(entry), asdict(question), _version()))
+    start = repr((entry.name, program_hash(entry), asdict(question), sys.modules["roofline"].__version__))
     return [hashlib.sha256(f"{start}{chip_hash(chip)}".encode()).hexdigest()[:32] for chip in chips]
-
-
-def _version() -> str:
-    """Return the version of this library; the package itself is above this module."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("roofline")
-    except PackageNotFoundError:
-        return ""
-
-
-_chip_hashes: dict[int, tuple[Any, str]] = {}
-
-
-def chip_hash(chip: Chip) -> str:
-    """Return a hash of every figure of a chip."""
-    if id(chip) not in _chip_hashes:
-        _chip_hashes[id(chip)] = chip, hashlib.sha256(chip.model_dump_json().encode()).hexdigest()
-    return _chip_hashes[id(chip)][1]

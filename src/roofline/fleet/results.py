@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 from roofline.ir.csvfile import read_table
-from roofline.ir.errors import MissingExtra, UsageError, did_you_mean
+from roofline.ir.errors import MissingExtra, UsageError
 from roofline.ir.files import user_path, whole_file
 from roofline.ir.report import Report
+from roofline.ir.sizes import one_of
 from roofline.ir.text import shown
 
 #: Columns of the files, each with its type of Parquet.
@@ -95,8 +96,7 @@ class Fleet(Report):
         Raises:
             UsageError: By anything else.
         """
-        if by not in _BY:
-            raise UsageError(f"by={shown(by)}: allowed: {', '.join(_BY)}{did_you_mean(str(by), _BY)}")
+        one_of("by", by, ("gain", "lost"))
         times = [row | {"lost": _lost(row), "gain": _gain(row)} for row in self.timed]
         return sorted(times, key=lambda row: -float(row[by]))
 
@@ -128,9 +128,6 @@ def _gain(row: Mapping[str, Any]) -> float:
     """Weighed seconds that the changes save together, of one item of a batch."""
     after = row["time_s"] if row["potential_s"] is None else row["potential_s"]
     return float(row["program_weight"] * max(row["time_s"] - after, 0.0) / (row["batch"] or 1))
-
-
-_BY: dict[str, Callable[[Mapping[str, Any]], float]] = {"gain": _gain, "lost": _lost}
 
 
 def _weights(weights: str | os.PathLike[str] | Mapping[str, float]) -> dict[tuple[str, str], float]:

@@ -6,11 +6,11 @@ builder and returns the names of the results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from roofline.frontends import emit
-from roofline.ir.errors import RooflineError, UnknownOp, UsageError, did_you_mean
+from roofline.ir.errors import RooflineError, UnknownOp, did_you_mean
 from roofline.ir.sizes import Size
 from roofline.ops.builder import Builder
 
@@ -102,16 +102,6 @@ class BaseCall:
     ) -> str:
         """Add a reduction that is called like the operation."""
         return emit.reduce(self.b, how, x, axes, keepdim, name=self.name, dtype=dtype or self.dtype, outer=outer)
-
-
-def check_choice(what: str, value: Any, allowed: Collection[str] = UNKNOWN) -> None:
-    """Refuse an option that is none of those allowed.
-
-    Raises:
-        UsageError: Lists what is allowed.
-    """
-    if value not in allowed:
-        raise UsageError(f"{what}={value!r}; allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
 
 
 def unknown(

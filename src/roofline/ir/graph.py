@@ -481,13 +481,17 @@ class Graph:
         check_positions(self, numbers)
         return self._bound(numbers)
 
-    def _bound(self, sizes: Mapping[str, int]) -> Graph:
+    def _bound(self, sizes: Mapping[str, int], known: dict[int, Graph] | None = None) -> Graph:
+        known = {} if known is None else known  # each program before a pass has those before it in its history
+        for step in self.history:
+            if id(step.before) not in known:
+                known[id(step.before)] = step.before._bound(sizes, known)
         at = {name: tensor.bound(sizes) for name, tensor in self.tensors.items()}
         nodes = tuple(
             replace(node, attrs=tuple((key, _substitute_attr(value, sizes)) for key, value in node.attrs))
             for node in self.nodes
         )
-        history = tuple(replace(step, before=step.before._bound(sizes)) for step in self.history)
+        history = tuple(replace(step, before=known[id(step.before)]) for step in self.history)
         folded = self.info.folded and self.info.folded._bound(sizes)
         pipeline = tuple(part._bound(sizes) for part in self.info.pipeline)
         info = replace(self.info, folded=folded, pipeline=pipeline, lifetimes=self.info.lifetimes.bound(sizes))

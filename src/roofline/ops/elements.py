@@ -147,6 +147,8 @@ _NF4 = (
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
+#: Bits of the mantissa of floats of 16 bits and more, which no scale goes with: IEEE 754, bfloat16, TF32.
+WIDE = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7}
 #: Floats: OCP 8-bit Floating Point Specification v1.0 (e4m3 has no infinities), OCP Microscaling v1.0 section 5.3
 #: (https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf).
 E4M3, E5M2 = Float("e4m3", 8, 448.0, 4, 3), Float("e5m2", 8, 57344.0, 5, 2)

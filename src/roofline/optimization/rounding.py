@@ -9,7 +9,6 @@ of the sum of squares. It tells formats apart and is no accuracy: that is measur
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -17,12 +16,10 @@ import numpy as np
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
-from roofline.ops.registry import Array
+from roofline.ops.elements import WIDE, Array
 from roofline.optimization.steps import State
 from roofline.quant.formats import fake
 
-#: Bits of the mantissa of formats of 16 bits and more, which no scale goes with: IEEE 754, bfloat16, TF32.
-MANTISSA: Mapping[str, int] = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7}
 #: The longest row that shares a scale, and how many of them are drawn.
 ROW, ROWS = 4096, 16
 #: Classes of error by the most that a plan of the class has, for tables.
@@ -44,7 +41,7 @@ def format_error(name: str) -> float:
     group = form.group if 0 < form.group <= ROW else ROW
     x = np.random.default_rng(0).standard_normal((ROWS, ROW // group * group))
     try:
-        rounded = _significant(x, MANTISSA[name]) if name in MANTISSA else fake(x, name)
+        rounded = _significant(x, WIDE[name]) if name in WIDE else fake(x, name)
     except UsageError:
         rounded = fake(x, f"int{min(max(round(form.bits), 2), 8)}-g32-sym")
     return float(np.sqrt(np.mean((rounded - x) ** 2) / np.mean(x**2)))
@@ -93,7 +90,7 @@ def _flowing(state: State) -> float:
              if key == "activations" or (step.name in ("cast", "autocast") and key == "dtype")]  # fmt: skip
     named += ["tf32"] * bool(state.run.get("tf32"))
     precision = str(state.run.get("precision", "")).rpartition("-")[2]
-    named += [precision] * (precision in MANTISSA and precision != "fp32")
+    named += [precision] * (precision in WIDE and precision != "fp32")
     return max((format_error(_row(name)) for name in named), default=0.0)
 
 

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from roofline.counting.grid import unbeaten
 from roofline.diagnosis.advice import WORTH
 from roofline.diagnosis.reference import compulsory_bytes
 from roofline.ir.errors import RooflineError
@@ -113,18 +112,9 @@ def rank(target: Target, point: Point) -> tuple[float, ...]:
 
 def pareto(target: Target, points: Iterable[Point]) -> list[Point]:
     """Return the plans that no other beats in objective, memory and error at once, the best objective first."""
-    front: list[Point] = []
-    seen = np.empty((0, 3))
-    for point in sorted(points, key=lambda point: (*_figures(target, point), len(point.moves))):
-        own = np.asarray(_figures(target, point))
-        if not (seen <= own).all(axis=1).any():
-            front.append(point)
-            seen = np.vstack([seen, own])
-    return front
-
-
-def _figures(target: Target, point: Point) -> tuple[float, float, float]:
-    return target.value(point.figures), point.figures.memory_bytes, point.figures.noise
+    some = sorted(points, key=lambda point: len(point.moves))
+    figures = [(target.value(at), at.memory_bytes, at.noise) for at in (point.figures for point in some)]
+    return [some[at] for at in unbeaten(*zip(*figures, strict=True))] if some else []
 
 
 def simplest(target: Target, start: State, kinds: Mapping[str, Kind], best: Point) -> Point:

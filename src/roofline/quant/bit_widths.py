@@ -17,7 +17,6 @@ from typing import Any, Literal, NoReturn, get_args
 import numpy as np
 
 from roofline.analysis.estimates import Mode, estimate
-from roofline.frontends.call import check_choice
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
@@ -26,7 +25,7 @@ from roofline.ir.errors import DoesNotFit, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.numbers import finite_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import prod
+from roofline.ir.sizes import one_of, prod
 from roofline.ir.units import format_si, parse
 from roofline.passes.formats.quantize import chosen
 from roofline.quant.fronts import MOST_POINTS, Front, front
@@ -210,7 +209,7 @@ def mixed(
     """
     what, limit = _limit({"error": error_limit, "latency": latency_limit, "memory": memory_limit})
     against = against or ("memory" if what == "memory" else "time")
-    check_choice("against", against, get_args(Against))
+    one_of("against", against, get_args(Against))
     if what and against != _HELD.get(what, against):
         raise UsageError(f"{what}_limit holds on a front against {_HELD[what]}, not against {against}")
     if isinstance(plans, bool) or not isinstance(plans, int) or plans < 1:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from roofline.counting.grid import unbeaten
 from roofline.ir.errors import UsageError
 from roofline.ops.registry import Array
 
@@ -64,8 +65,7 @@ def front(costs: Sequence[Sequence[float]], errors: Sequence[Sequence[float]], m
     for at, (cost, error) in enumerate(zip(costs, errors, strict=True)):
         options = _checked(at, cost, error)
         every = (sums[:, :, None] + options[:, None, :]).reshape(2, -1)
-        order = _unbeaten(every)
-        order, step = _thinned(every, order, most)
+        order, step = _thinned(every, unbeaten(*every), most)
         gap += step
         sums = every[:, order]
         history.append(np.divmod(order, options.shape[1]))
@@ -79,15 +79,6 @@ def _checked(at: int, cost: Sequence[float], error: Sequence[float]) -> Array:
     if not np.isfinite(options).all():
         raise UsageError(f"item {at}: costs and errors must be finite, given {list(cost)} and {list(error)}")
     return options
-
-
-def _unbeaten(every: Array) -> Array:
-    """Numbers of the points that no other one beats, by ascending cost."""
-    order = np.lexsort((every[1], every[0]))
-    errors = every[1, order]
-    best = np.minimum.accumulate(errors)
-    first = np.concatenate(([True], errors[1:] < best[:-1]))
-    return order[first]
 
 
 def _thinned(every: Array, order: Array, most: int) -> tuple[Array, float]:

@@ -15,7 +15,7 @@ from roofline.ops.rounding import Format, number_format, quantized
 from roofline.passes.formats.quantize import check_patterns, format_for
 from roofline.passes.formats.scales import activation_format
 from roofline.quant.arrays import array, like
-from roofline.quant.observing import AXES, Seen, is_convolution, kind_of, layers_of, observe_module
+from roofline.quant.observing import AXES, Seen, is_convolution, kind_of, layers_of, observe_module, weight_of
 from roofline.quant.ranges import Range, calibrate
 from roofline.quant.recipes import Layer, QuantizedModel, Recipe, round_layer
 from roofline.quant.smoothing import smooth
@@ -84,10 +84,10 @@ def _words(module: torch.nn.Module, recipe: Recipe) -> dict[str, str]:
         raise UsageError("nothing to quantise: give weights or activations")
     table = {"*": recipe.weights} if isinstance(recipe.weights, str) else dict(recipe.weights)
     layers = layers_of(module)
-    names = [each for name in layers for each in (name, f"{name}.weight")]
+    names = [each for name in layers for each in (name, weight_of(name))]
     check_patterns("weights", [pattern for pattern in table if pattern != "*"], names)
     check_patterns("keep", recipe.keep or (), names)
-    words = {name: format_for((name, f"{name}.weight"), table, recipe.keep) for name in layers}
+    words = {name: format_for((name, weight_of(name)), table, recipe.keep) for name in layers}
     chosen = {name: word for name, word in words.items() if word is not None}
     if not chosen:
         raise UsageError(
@@ -109,7 +109,7 @@ def _smooth(module: torch.nn.Module, batches: list[Any], strength: float) -> Non
     program = captured(module, batches[0])
     seen = observe_module(module, batches)
     state = module.state_dict()
-    largest = {f"{name}.weight": each.largest for name, each in seen.items() if each.largest is not None}
+    largest = {weight_of(name): each.largest for name, each in seen.items() if each.largest is not None}
     numbers = {name: each for name, each in state.items() if name in program.tensors}
     new = smooth(program, numbers, largest, strength)
     module.load_state_dict({**state, **{name: like(each, state[name]) for name, each in new.items()}})
@@ -122,7 +122,7 @@ def _rounded(module: torch.nn.Module, name: str, word: str, recipe: Recipe, seen
     layer: Any = module.get_submodule(name)
     if seen.moment is None:  # grouped convolutions, and layers that something else than their forward reads
         recipe = replace(recipe, method="nearest")
-    made = round_layer(f"{name}.weight", array(layer.weight), word, AXES[kind_of(layer)], recipe, seen.moment)
+    made = round_layer(weight_of(name), array(layer.weight), word, AXES[kind_of(layer)], recipe, seen.moment)
     with torch.no_grad():
         layer.weight.copy_(like(made.rounded.values, layer.weight))
     return made

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ def observe(
         raise UsageError("observe: there are no batches")
     if isinstance(program, Graph):
         return _observe_graph(program, batches, weights or {}, keep)
-    return {f"{name}.weight": each for name, each in observe_module(program, batches, keep).items()}
+    return {weight_of(name): each for name, each in observe_module(program, batches, keep).items()}
 
 
 def _observe_graph(
@@ -148,6 +149,11 @@ def layers_of(module: torch.nn.Module) -> dict[str, Any]:
     return every
 
 
+def weight_of(name: str) -> str:
+    """Return the name of a layer's weight; the module itself has no name."""
+    return f"{name}.weight" if name else "weight"
+
+
 def kind_of(layer: Any) -> str:
     """Return the class of a layer that is known, or that it derives from; empty of another."""
     return next((kind.__name__ for kind in type(layer).__mro__ if kind.__name__ in AXES), "")
@@ -162,27 +168,36 @@ def observe_module(module: torch.nn.Module, batches: Iterable[Any], keep: bool =
     """Run batches and return what layers read, by their names."""
     import torch
 
-    layers, handles = layers_of(module), []
+    layers = layers_of(module)
     seen = {name: Seen() for name in layers}
 
+    def look(name: str, read: Any) -> None:
+        layer, x = layers[name], finite(array(read), f"what {name} reads in calibration")
+        seen[name].add(x, _rows(layer, x), 1 - layer.weight.ndim if is_convolution(layer) else -1, keep)
+
+    with hooked(layers, look), torch.no_grad():
+        for batch in batches:
+            call(module, batch)
+    return seen
+
+
+@contextmanager
+def hooked(layers: Mapping[str, Any], look: Callable[[str, Any], None]) -> Iterator[None]:
+    """Show what layers read, with their names; not what they are given by keyword."""
+
     def hook(name: str) -> Callable[..., None]:
-        def look(layer: Any, args: tuple[Any, ...]) -> None:
-            if not args:  # named arguments
-                return
-            x = finite(array(args[0]), f"what {name} reads in calibration")
-            seen[name].add(x, _rows(layer, x), 1 - layer.weight.ndim if is_convolution(layer) else -1, keep)
+        def show(layer: Any, args: tuple[Any, ...]) -> None:
+            if args:
+                look(name, args[0])
 
-        return look
+        return show
 
+    handles = [layer.register_forward_pre_hook(hook(name)) for name, layer in layers.items()]
     try:
-        handles = [layer.register_forward_pre_hook(hook(name)) for name, layer in layers.items()]
-        with torch.no_grad():
-            for batch in batches:
-                call(module, batch)
+        yield
     finally:
         for handle in handles:
             handle.remove()
-    return seen
 
 
 def call(module: Callable[..., Any], batch: Any) -> Any:

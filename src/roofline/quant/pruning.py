@@ -16,21 +16,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from roofline.frontends.call import check_choice
 from roofline.frontends.torch import from_torch
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report, subject
+from roofline.ir.sizes import one_of
 from roofline.ops.registry import OPS, Array
 from roofline.passes.parallel.axes import Atom, Axes, Span
 from roofline.passes.rewriting.prune import prune as prune_graph
 from roofline.passes.rewriting.prune import shrinking
+from roofline.quant.observing import hooked, is_convolution, kind_of, layers_of, weight_of
 
 By = Literal["weight", "activation", "taylor"]
 
@@ -143,7 +143,7 @@ def prune(
         >>> small.module[0], small.smaller.parameters
         (Linear(in_features=8, out_features=12, bias=True), 134)
     """
-    check_choice("by", by, get_args(By))
+    one_of("by", by, get_args(By))
     every = {"heads": heads, "channels": channels, "hidden": hidden}
     amounts = {what: amount for what, amount in every.items() if amount is not None}
     graph = from_torch(module, *args)
@@ -268,35 +268,16 @@ def _mean_squares(module: Any, args: Sequence[Any]) -> dict[str, Array]:
     import torch
 
     squares: dict[str, Array] = {}
+    layers = {name: layer for name, layer in layers_of(module).items()
+              if kind_of(layer) != "Conv1D" and getattr(layer, "groups", 1) == 1}  # fmt: skip
 
-    def hook(name: str) -> Callable[[Any, Any], None]:
-        def look(layer: Any, inputs: Any) -> None:
-            channel = -1 if isinstance(layer, torch.nn.Linear) else 1
-            moved = inputs[0].detach().double().movedim(channel, 0).flatten(1)
-            squares[f"{name}.weight" if name else "weight"] = moved.square().mean(1).numpy()
+    def look(name: str, read: Any) -> None:
+        moved = read.detach().double().movedim(1 if is_convolution(layers[name]) else -1, 0).flatten(1)
+        squares[weight_of(name)] = moved.square().mean(1).numpy()
 
-        return look
-
-    with _hooked(module, hook), torch.no_grad():
+    with hooked(layers, look), torch.no_grad():
         module(*args)
     return squares
-
-
-@contextmanager
-def _hooked(module: Any, hook: Callable[[str], Callable[[Any, Any], None]]) -> Iterator[None]:
-    import torch
-
-    kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
-    handles = [
-        layer.register_forward_pre_hook(hook(name))
-        for name, layer in module.named_modules()
-        if isinstance(layer, kinds) and getattr(layer, "groups", 1) == 1
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 # --- the smaller module ----------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.errors import UsageError
+from roofline.ir.sizes import one_of
 from roofline.ops.elements import Array
 from roofline.ops.rounding import Axis, Format, axes_of, quantized, rows_of, shared
 from roofline.quant.arrays import batches_of, finite
@@ -61,8 +62,7 @@ def calibrate(
         >>> r.low.item(), r.high.item()
         (-3.0, 2.0)
     """
-    if method not in _METHODS:
-        raise UsageError(f"method={method!r}; allowed: {', '.join(_METHODS)}{did_you_mean(str(method), _METHODS)}")
+    one_of("method", method, _METHODS)
     if not 50 < percentile <= 100:
         raise UsageError(f"percentile={percentile!r}: more than 50 and at most 100")
     arrays = [finite(each, "calibrate") for each in batches_of(batches)]
@@ -72,6 +72,11 @@ def calibrate(
         raise UsageError(f"{form}: several batches have one range for all; use a format with -tensor, or one array")
     whole = rows[0] if len(rows) == 1 else np.concatenate([each.ravel() for each in rows])[None]
     return _METHODS[method](form, whole, percentile)
+
+
+def within(x: Array, form: Format, method: Method, axis: Axis = -1) -> Range | None:
+    """Return the range to round within; ``None`` for the whole one, which rounding finds by itself."""
+    return None if method == "minmax" else calibrate(x, form, method, axis=axis)
 
 
 def _minmax(form: Format, rows: Array, percentile: float = 100.0) -> Range:

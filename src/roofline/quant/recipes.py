@@ -5,23 +5,24 @@ from __future__ import annotations
 import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.numbers import finite_number
 from roofline.ir.report import Report
+from roofline.ir.sizes import one_of
 from roofline.ir.text import shown
 from roofline.ops.deviation import Deviation, decibels
 from roofline.ops.elements import Array
-from roofline.ops.rounding import Axis, Format, Quantized, rows_of
+from roofline.ops.rounding import Axis, Format, Quantized, axes_of, rows_of
 from roofline.passes.formats.quantize import Weights, quantize
 from roofline.quant.errors import deviation
 from roofline.quant.formats import round_to
-from roofline.quant.ranges import Method, calibrate
-from roofline.quant.secondorder import checked_moment, gptq, output_error
+from roofline.quant.ranges import Method, within
+from roofline.quant.secondorder import Order, checked_moment, gptq, output_error
 from roofline.quant.words import as_format, stored_as
 
 How = Literal["nearest", "gptq"]
@@ -53,18 +54,14 @@ class Recipe:
     method: How = "nearest"
     ranges: Method = "minmax"
     scales: Literal["dynamic", "static"] = "dynamic"
-    order: Literal["natural", "activation"] = "natural"
+    order: Order = "natural"
     damping: float = 0.01
     smooth: float | None = None
     keep: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         for option, allowed in _WORDS.items():
-            value = getattr(self, option)
-            if value not in allowed:
-                raise UsageError(
-                    f"{option}={value!r}; allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}"
-                )
+            one_of(option, getattr(self, option), allowed)
         if not isinstance(self.weights, str | Mapping | None):
             raise UsageError(f"weights={shown(self.weights)}: expected a format, or formats by the names of matrices")
         for option, value in (("damping", self.damping), ("smooth", self.smooth)):
@@ -83,9 +80,11 @@ class Recipe:
 
 
 _WORDS: dict[str, tuple[str, ...]] = {
-    "method": ("nearest", "gptq"), "ranges": ("minmax", "percentile", "mse"), "scales": ("dynamic", "static"),
-    "order": ("natural", "activation"),
-}  # fmt: skip
+    "method": get_args(How),
+    "ranges": get_args(Method),
+    "scales": ("dynamic", "static"),
+    "order": get_args(Order),
+}
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,7 @@ def round_layer(
     """Round one matrix as a recipe says, and measure what that does."""
     if not np.isfinite(weight).all():
         raise UsageError(f"{name}: {int((~np.isfinite(weight)).sum())} of {weight.size} weights are not finite")
-    width = rows_of(weight, _axes(axis, weight)).shape[-1]
+    width = rows_of(weight, axes_of(axis, weight.ndim)).shape[-1]
     form, moment = as_format(word, width, name), None if moment is None else checked_moment(moment, width, name)
     if recipe.method == "gptq":
         if moment is None:
@@ -211,15 +210,10 @@ def round_layer(
         rounded = gptq(weight, format=form, axis=axis, second=moment, damping=recipe.damping, order=recipe.order,
                        ranges=recipe.ranges)  # fmt: skip
     else:
-        within = None if recipe.ranges == "minmax" else calibrate(weight, form, recipe.ranges, axis=axis)
-        rounded = round_to(weight, form, axis, within=within)
+        rounded = round_to(weight, form, axis, within=within(weight, form, recipe.ranges, axis))
     sqnr = None
     if moment is not None:
         rows, change = (rows_of(each, rounded.axis) for each in (weight, rounded.values - weight))
         power, noise = (output_error(each.reshape(-1, len(moment)), moment).sum() for each in (rows, change))
         sqnr = decibels(float(power), float(noise))
     return Layer(name, rounded, recipe.method, deviation(weight, rounded.values), sqnr)
-
-
-def _axes(axis: Axis, weight: Array) -> tuple[int, ...]:
-    return tuple(np.atleast_1d(axis) % weight.ndim)

@@ -8,11 +8,12 @@ factor (their equation 3 and algorithm 1); columns go in blocks, so that the res
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from roofline.ir.errors import ShapeError, UsageError
+from roofline.ir.sizes import one_of
 from roofline.ops.elements import Array
 from roofline.ops.rounding import (
     Axis,
@@ -28,9 +29,10 @@ from roofline.ops.rounding import (
 )  # fmt: skip
 from roofline.quant.arrays import array, batches_of
 from roofline.quant.formats import round_to
-from roofline.quant.ranges import Method, Range, calibrate
+from roofline.quant.ranges import Method, calibrate, within
 from roofline.quant.words import as_format
 
+Order = Literal["natural", "activation"]
 _BLOCK = 128
 
 
@@ -69,7 +71,7 @@ def gptq(
     axis: Axis = -1,
     second: Any = None,
     damping: float = 0.01,
-    order: Literal["natural", "activation"] = "natural",
+    order: Order = "natural",
     ranges: Method = "minmax",
 ) -> Quantized:
     """Round the weights of a linear layer so that its outputs on calibration inputs change least.
@@ -110,7 +112,7 @@ def gptq(
     form = as_format(format, rows.shape[-1])
     moment = checked_moment(hessian(inputs) if second is None else array(second, "second"), rows.shape[-1], "gptq")
     flat = rows.reshape(-1, rows.shape[-1])
-    nearest = round_to(flat, form, within=_range(flat, form, ranges))
+    nearest = round_to(flat, form, within=within(flat, form, ranges))
     best = _better_rows(flat, moment, nearest, _by_column(flat, moment, nearest, damping, order, ranges))
     return replace(
         best, axis=axes, codes=rows_back(best.codes.reshape(rows.shape), whole.shape, axes),
@@ -122,8 +124,7 @@ def gptq(
 def _check_words(blind: bool, order: str, damping: float) -> None:
     if blind:
         raise UsageError("gptq: give calibration inputs, or their second moment")
-    if order not in ("natural", "activation"):
-        raise UsageError(f"order={order!r}; allowed: natural, activation")
+    one_of("order", order, get_args(Order))
     if not 0 <= damping < 1:
         raise UsageError(f"damping={damping!r}: a share of at least 0 and below 1")
 
@@ -142,10 +143,6 @@ def _led(form: Format, each: Array, ndim: int, lead: tuple[int, ...]) -> Array:
     if form.per == "tensor":
         return each.reshape((1,) * ndim)
     return each if form.per == "block" else each.reshape(*lead, -1)
-
-
-def _range(flat: Array, form: Format, ranges: Method) -> Range | None:
-    return None if ranges == "minmax" else calibrate(flat, form, ranges)
 
 
 def _by_column(flat: Array, moment: Array, nearest: Quantized, damping: float, order: str, ranges: Method) -> Quantized:

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
-from roofline.frontends.call import check_choice
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.numbers import finite_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import prod
+from roofline.ir.sizes import one_of, prod
 from roofline.ops.deviation import decibels
 from roofline.ops.reference import execute
 from roofline.ops.registry import Array
@@ -169,7 +168,7 @@ def sensitivity(
         >>> [(row.weight, row.format, row.error < 1e-3) for row in costs.rows if row.weight == "0.weight"]
         [('0.weight', 'int8', True), ('0.weight', 'int4-g32', False)]
     """
-    check_choice("better", better, get_args(Better))
+    one_of("better", better, get_args(Better))
     every = list(batches)
     if not every:
         raise UsageError("sensitivity: give at least one calibration batch")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from roofline.frontends.call import MALFORMED, check_choice
+from roofline.frontends.call import MALFORMED, UNKNOWN
 from roofline.frontends.hlo import hlo, mlir
 from roofline.frontends.hlo.program import Program
 from roofline.frontends.hlo.rules import HloWalk
@@ -21,6 +21,7 @@ from roofline.frontends.jax.walk import Trips, Value, floating
 from roofline.ir.errors import ModelDataError, RooflineError, UsageError, did_you_mean
 from roofline.ir.files import read_file, user_path
 from roofline.ir.graph import Graph, Info, Lifetimes
+from roofline.ir.sizes import one_of
 from roofline.ops.aliases import is_view
 from roofline.ops.builder import Builder
 
@@ -80,7 +81,7 @@ def from_hlo(
         >>> rl.count(rl.from_hlo(text, weights="w")).flops
         32768
     """
-    check_choice("unknown", unknown)
+    one_of("unknown", unknown, UNKNOWN)
     source, where = _text(text)
     try:
         program = read(source)

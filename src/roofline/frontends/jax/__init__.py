@@ -14,12 +14,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from roofline.frontends.call import check_choice
+from roofline.frontends.call import UNKNOWN
 from roofline.frontends.jax import contraction, control, rules
 from roofline.frontends.jax.sizes import format_of, shape_of
 from roofline.frontends.jax.walk import Rule, Trips, Value, Walk, floating
 from roofline.ir.errors import MissingExtra, RooflineError, UsageError, did_you_mean
 from roofline.ir.graph import Graph, Info, Lifetimes
+from roofline.ir.sizes import one_of
 from roofline.ops.builder import Builder
 
 #: All primitives that are understood.
@@ -74,7 +75,7 @@ def from_jax(
     if not callable(fn):
         raise UsageError(f"from_jax takes a function, given {type(fn).__name__}")
     title = name or str(getattr(fn, "__name__", type(fn).__name__)).strip("<>")
-    check_choice("unknown", unknown)
+    one_of("unknown", unknown, UNKNOWN)
     arguments = _Arguments(fn, args, kwargs)
     kinds = arguments.kinds(weights, cache)
     names = list(map(arguments.name, arguments.paths))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roofline.frontends.call import MALFORMED, check_choice, one_line
+from roofline.frontends.call import MALFORMED, UNKNOWN, one_line
 from roofline.frontends.onnx.known import Value
 from roofline.frontends.onnx.names import Names
 from roofline.frontends.onnx.read import ELEMENTS, elements, read_model
@@ -17,7 +17,7 @@ from roofline.frontends.onnx.translate import translate
 from roofline.frontends.onnx.walk import Walk
 from roofline.ir.errors import ModelDataError, RooflineError, UsageError
 from roofline.ir.graph import Graph, Info, Lifetimes
-from roofline.ir.sizes import Size, symbol
+from roofline.ir.sizes import Size, one_of, symbol
 from roofline.ops.builder import Builder
 from roofline.passes.formats.cast import cast
 
@@ -65,7 +65,7 @@ def from_onnx(
         >>> graph, rl.count(graph, B=32).flops  # doctest: +SKIP
         (<Graph tiny: 1 nodes, 4,096 parameters, sizes B>, 262144)
     """
-    check_choice("unknown", unknown)
+    one_of("unknown", unknown, UNKNOWN)
     if not isinstance(source, str | os.PathLike | bytes) or not source:
         raise UsageError(f"source: expected a path or the bytes of a model, given {str(source)[:60]!r}")
     model, where = read_model(source)

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from roofline.frontends.call import check_choice
+from roofline.frontends.call import UNKNOWN
 from roofline.ir.errors import MissingExtra, ModelDataError, RooflineError, ShapeError, UsageError
 from roofline.ir.graph import Graph, HostCalls
+from roofline.ir.sizes import one_of
 
 Method = Literal["auto", "export", "fx", "dispatch", "run"]
 Mode = Literal["eager", "compiled"]
@@ -67,9 +68,9 @@ def from_torch(
         (4198400, True)
     """
     _runnable(program)
-    check_choice("method", method, get_args(Method))
-    check_choice("mode", mode, get_args(Mode))
-    check_choice("unknown", unknown)
+    one_of("method", method, get_args(Method))
+    one_of("mode", mode, get_args(Mode))
+    one_of("unknown", unknown, UNKNOWN)
     _check_tables(kwargs=kwargs, dynamic=dynamic)
     from roofline.frontends.torch.arguments import Request, dynamic_axes, named_tensors
 

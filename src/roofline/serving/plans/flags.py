@@ -26,7 +26,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.sizes import one_of
 
 #: Formats of weights by backend: the option that loads them, ``""`` for one of the checkpoint's own, ``None`` for none.
 _WEIGHTS: Mapping[str, Mapping[str, str | None]] = {
@@ -142,8 +142,7 @@ def launch(server: Server, backend: str) -> Launch:
         >>> launch(Server("meta-llama/Meta-Llama-3-70B", tp=4, weights="fp8"), "vllm").command[:5]
         ('vllm', 'serve', 'meta-llama/Meta-Llama-3-70B', '--tensor-parallel-size', '4')
     """
-    if backend not in BACKENDS:
-        raise UsageError(f"backend={backend!r}; allowed: {', '.join(BACKENDS)}{did_you_mean(str(backend), BACKENDS)}")
+    one_of("backend", backend, BACKENDS)
     command, config, notes = BACKENDS[backend](server)
     parts = [*notes, *_formats(server, backend)]
     if server.instances > 1:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.counting.grid import unbeaten
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.library import AnyChip, chip_list
 from roofline.ir.errors import RooflineError, UsageError, did_you_mean
@@ -434,9 +435,7 @@ def front(x: Floats, y: Floats, among: NDArray[np.bool_]) -> tuple[int, ...]:
         (0, 2)
     """
     at = np.flatnonzero(among)
-    order = at[np.lexsort((-y[at], -x[at]))]
-    best = np.maximum.accumulate(np.concatenate([[-np.inf], y[order]]))[:-1]
-    return tuple(int(i) for i in order[y[order] > best])
+    return tuple(at[unbeaten(-x[at], -y[at])].tolist())
 
 
 # --- the public function ----------------------------------------------------------------------------------------------

@@ -38,11 +38,10 @@ class DesignFront(ResultChart):
         marks: list[Mark] = []
         if len(others):
             marks.append(Points(of.values[others], of.pace[others], "unknown", size=2.5, name="another one is better"))
-        hover = [", ".join(f"{name} {value}" for name, value in of.figures_at(number).items()) for number in front]
         marks.append(Line(of.values[front], of.pace[front], "compute", width=1.3))
+        hover = list(map(of.text_at, front))
         marks.append(Points(of.values[front], of.pace[front], "compute", size=4.5, name="front", hover=hover))
-        number = of.nearest
-        said = ", ".join(f"{name} {value}" for name, value in of.figures_at(number).items())
+        number, said = of.nearest, of.text_at(of.nearest)
         name = "meets every limit" if of.best is not None else "comes nearest"
         marks.append(Points([of.values[number]], [of.pace[number]], "red", "D", 8.0, name, hover=[said]))
         if limited:

@@ -12,6 +12,7 @@ import numpy as np
 from roofline.analysis.batches import BatchChoice
 from roofline.analysis.comparison import Comparison
 from roofline.analysis.estimates import Estimate
+from roofline.counting.grid import unbeaten
 from roofline.ir.errors import UsageError
 from roofline.ir.numbers import finite_number
 from roofline.ir.report import title
@@ -66,14 +67,9 @@ class Pareto(Chart):
     @cached_property
     def front(self) -> frozenset[int]:
         """Numbers of the options that fit and that no other one beats in both."""
-        order = sorted((i for i, one in enumerate(self.options) if one.fits is not False),
-                       key=lambda i: (self.options[i].latency, -self.options[i].throughput))  # fmt: skip
-        best, front = 0.0, list[int]()
-        for i in order:
-            if self.options[i].throughput > best:
-                best = self.options[i].throughput
-                front.append(i)
-        return frozenset(front)
+        able = [i for i, one in enumerate(self.options) if one.fits is not False]
+        ends = [(self.options[i].latency, -self.options[i].throughput) for i in able]
+        return frozenset(able[at] for at in unbeaten(*zip(*ends, strict=True))) if able else frozenset()
 
     def subject(self) -> dict[str, Any]:
         """Return what the points are of."""
