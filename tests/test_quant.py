@@ -350,6 +350,21 @@ def test_a_file_that_points_outside_itself_is_refused(tmp_path: Path) -> None:
         read_weights(tmp_path / "w.npz")["w"]
 
 
+@pytest.mark.parametrize(("field", "said"), [(10, "'w' is no sound array of numbers"), (6, "no sound npz file")])
+def test_zip_files_of_a_later_standard_are_refused(tmp_path: Path, field: int, said: str) -> None:
+    """The method of compression or the version that the archive's directory states is one that zipfile has not."""
+    from roofline.quant.files import read_weights
+
+    path = tmp_path / "w.npz"
+    np.savez(path, w=np.ones((2, 4)))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\x01\x02") + field
+    data[at : at + 2] = (99).to_bytes(2, "little")
+    path.write_bytes(data)
+    with pytest.raises(rl.RooflineError, match=said):
+        read_weights(path)["w"]
+
+
 def test_the_command_rounds_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     w, x = numbers(0, 16, 64), numbers(1, 200, 64) @ numbers(2, 64, 64)
     np.savez(tmp_path / "w.npz", **{"up.weight": w, "up.bias": w[:, 0], "embed.weight": w})
