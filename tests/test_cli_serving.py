@@ -49,6 +49,7 @@ def test_a_server_has_the_librarys_numbers(run: Run) -> None:
     assert [row["tpot_s"] for row in record["rows"]] == same.tpot.tolist()
     assert record["best"] == same.record()["best"]
     assert (record["layout"]["tp"], record["limits"]) == (2, {"ttft_s": None, "tpot_s": 600e-6})
+    assert "at 300 W a chip" in run("serve", "gpt2", "h100-sxm", *sizes, "--watts", 300).out
     out = run("serve", "gpt2", "h100-sxm", *sizes).out
     assert all(words in out for words in ("all at once", "cost/M", "allowed", "most allowed", "kWh a million"))
     elsewhere = run("serve", "gpt2", "h100-sxm", *sizes, "--prefill-chip", "l4", "--servers", "2:1").out
@@ -99,6 +100,7 @@ def test_a_request_takes_passes_and_layouts(run: Run) -> None:
         (("serve", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--qps", "fast"), ("--qps",)),
         (("serve", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--servers", "2"), ("--servers", "X:Y")),
         (("serve", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--ttft", "2"), ("2s",)),
+        (("cache", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--offload", "-1GiB"), ("--offload -1GiB",)),
     ],
 )
 def test_what_cannot_be_is_one_line(run: Run, args: tuple[object, ...], words: tuple[str, ...]) -> None:

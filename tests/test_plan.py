@@ -103,6 +103,68 @@ def test_split_servers_are_those_of_serve(small: rl.serving.Plan) -> None:
     np.testing.assert_allclose(small.rows.rate[rows], served.steady.rate, rtol=1e-9)
 
 
+@pytest.mark.parametrize("backend", ["vllm", "sglang", "trtllm"])
+def test_a_plan_for_a_backend_is_serving_with_it(backend: str) -> None:
+    """Times, memory, ranges and flags are those of the stack; alike servers and such that only read prompts."""
+    made = rl.serving.plan("llama-3-8b", "h100-sxm", backend=backend, ttft="1 s", tpot="12 ms", weights=["fp8"],
+                           cache=["own"], **SMALL)  # fmt: skip
+    kinds = {one.reading is None: at for at, one in enumerate(made.rows.arrangements)}
+    assert kinds.keys() == {True, False}
+    for at in kinds.values():
+        arranged, rows = made.rows.arrangements[at], np.flatnonzero(made.rows.which == at)
+        one, apart = arranged.engine, {}
+        if arranged.reading is not None:
+            apart = {"prefill_chip": "h100-sxm", "prefill_tp": arranged.reading.tp, "servers": arranged.servers}
+        served = rl.serving.serve(
+            "llama-3-8b", "h100-sxm", prompt=1000, new_tokens=100, concurrency=made.rows.users[rows].astype(int),
+            tp=one.tp, pp=one.pp, weights=one.weights, chunk=one.chunk, backend=backend, **apart,
+        )  # fmt: skip
+        assert served.work.running == made.rows.running[rows[0]]
+        names = ("ttft_low_s", "ttft_s", "ttft_high_s", "tpot_low_s", "tpot_s", "tpot_high_s", "rate_per_s")
+        for i, row in zip(rows.tolist(), served.records(), strict=True):
+            record, copies = made.answer(i).record(), int(made.rows.copies[i])
+            assert [record[name] for name in names[:-1]] == pytest.approx([row[name] for name in names[:-1]], rel=1e-9)
+            assert record["rate_per_s"] == pytest.approx(row["rate_per_s"] * copies, rel=1e-9)
+            assert made.answer(i).memory <= one.room * (1 + 1e-9)
+    assert {each.backend for each in made.launches()} == {backend} == {made.record()["backend"]}
+    assert not any("server between steps" in text for text in made.record()["not_modelled"])
+
+
+def test_what_a_backend_has_not_is_no_answer() -> None:
+    """int8 is what an A100 multiplies fastest in, and TensorRT-LLM has none; four bits it has."""
+    options = {**SMALL, "prompt": 200, "new_tokens": 20, "counts": [1]}
+    formats = {
+        name: {one.engine.weights for one in rl.serving.plan(
+            "gpt2", "a100-80gb-sxm", backend=name, **options).rows.arrangements}
+        for name in ("vllm", "trtllm")
+    }  # fmt: skip
+    assert formats == {"vllm": {None, "int8", "int4-g128"}, "trtllm": {None, "int4-g128"}}
+    with pytest.raises(rl.errors.UsageError, match="trtllm has no weights in int8; it has fp8"):
+        rl.serving.plan("gpt2", "a100-80gb-sxm", backend="trtllm", weights=["int8"], **options)
+    with pytest.raises(rl.errors.UsageError, match="did you mean vllm"):
+        rl.serving.plan("gpt2", "a100-80gb-sxm", backend="vlm", **options)
+
+
+def test_a_format_without_units_names_those_that_have() -> None:
+    with pytest.raises(rl.errors.UsageError, match=r"does not multiply in nvfp4; --weights, .*: own, int8, int4-g128$"):
+        rl.serving.plan("gpt2", "a100-80gb-sxm", weights=["nvfp4"], **SMALL)
+
+
+def test_the_answer_does_not_depend_on_the_points() -> None:
+    """The most tokens for each chip come from a certain number of users on: whatever else was looked at, from those."""
+    options = {**SMALL, "prompt": 4000, "counts": [1], "weights": ["own"], "cache": ["own"], "chunks": [1024, 8192]}
+    few, some, many = (
+        rl.serving.plan("llama-3.2-1b", "h100-sxm", ttft="2 s", **{**options, "points": points}).best
+        for points in (8, 64, 192)
+    )
+    assert few is not None
+    assert some is not None
+    assert many is not None
+    assert some.tokens_per_s_per_chip == pytest.approx(many.tokens_per_s_per_chip, rel=1e-9)
+    assert few.tokens_per_s_per_chip == pytest.approx(many.tokens_per_s_per_chip, rel=1e-9)
+    assert max(few.ttft, some.ttft) <= many.ttft * 1.01
+
+
 @pytest.mark.parametrize(("reading", "decoding"), [(1, 1), (1, 4), (4, 1), (2, 4)])
 def test_a_cache_takes_as_long_to_its_decoder_as_in_serve(reading: int, decoding: int) -> None:
     """Each device of the smaller end has a link: 4,000 tokens of 32 layers, 8 heads of 128 keys and values in bf16."""
@@ -332,6 +394,17 @@ def test_the_command_prints_the_best_and_its_flags(capsys: pytest.CaptureFixture
     flags = capsys.readouterr().out
     parsed("sglang", flags[flags.index("python") :].split("\n#")[0].strip())
     assert "vllm" not in flags
+    assert main([*CALL, "--backend", "trtllm"]) == 0
+    out = capsys.readouterr().out
+    assert "trtllm-serve" in out
+    assert "vllm" not in out
+    assert "sglang" not in out
+
+
+def test_the_only_token_has_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "plan gpt2 --chips h100-sxm --prompt 200 --new-tokens 1 --counts 1 --weights own --chunk 2048 --no-split"
+    assert main(words.split()) == 0
+    assert "inf" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

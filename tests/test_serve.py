@@ -227,6 +227,9 @@ def test_a_service_is_its_steady_state_with_what_follows() -> None:
     # Dollars an hour over tokens an hour, and watts over tokens a second (an H200's limit is 700 W).
     assert rows[2]["cost_per_million"] == pytest.approx(3.0 * 2 / (rows[2]["tokens_per_s"] * 3600) * 1e6)
     assert rows[2]["energy_per_million_j"] == pytest.approx(2 * 700 / rows[2]["tokens_per_s"] * 1e6)
+    stated = served(concurrency=[64], tp=2, watts=500, prefill_chip="l4")  # of the four chips, as price is
+    assert stated.energy_per_million == pytest.approx(4 * 500 / stated.tokens_per_s * 1e6)
+    assert (stated.record()["watts_per_chip"], some.record()["watts_per_chip"]) == (500, 700)
     assert [row["meets"] for row in rows] == [row["tpot_s"] <= between for row in rows] == [True, True, False]
     assert some.best == 1
     assert some.record()["best"] == rows[1]
@@ -306,5 +309,7 @@ def test_a_backend_brings_its_policy_its_overhead_and_its_range() -> None:
         assert not any("server between steps" in text for text in one.not_modelled)
     with pytest.raises(rl.errors.UsageError, match="allowed: trtllm, vllm, sglang; did you mean vllm"):
         rl.serving.deployment("llama-3-8b", "h100-sxm", backend="vlm")
+    with pytest.raises(rl.errors.UsageError, match="watts=-1: expected a number from 0"):
+        rl.serving.serve("llama-3-8b", "h100-sxm", **load, watts=-1)
     with pytest.raises(rl.errors.UsageError, match="spread=1"):
         rl.serving.serve("llama-3-8b", "h100-sxm", **load, spread=1)

@@ -96,6 +96,9 @@ Html = Annotated[Path | None, _output("--html OUT.html", "Write a page here as w
 Plot = Annotated[Path | None, _output("--plot FILE", "Draw a chart as well: a .png, .svg, .pdf or .html.")]
 Tensor = Annotated[int, _parallel("--tp N", "Devices that share every layer.")]
 Pipeline = Annotated[int, _parallel("--pp N", "Stages of a pipeline.")]
+Backend = Annotated[Text, option(
+    "--backend NAME", "A serving stack: vllm, sglang or trtllm; its policy, overhead and range.", "Server",
+    default="none, without overhead")]  # fmt: skip
 Experts = Annotated[int, _parallel("--ep N", "Groups of devices that share the experts.")]
 Mode = Annotated[str, _run("--mode MODE", "eager, graph or compiled.", complete=MODES, default="eager")]
 Regime = Annotated[str | None, _run(
@@ -482,9 +485,9 @@ def measured_time(text: str | None) -> str | None:
 
 
 def with_unit(text: str | None, option: str, unit: str) -> str | None:
-    """Refuse what is no quantity, in the option's name; a number alone, since nobody can see what it is taken for."""
-    if text is not None:
-        parse(text, unit, option)
+    """Refuse what is no quantity or below 0, by the option's name; a bare number, whose unit nobody can see."""
+    if text is not None and parse(text, unit, option) < 0:
+        raise UsageError(f"{option} {text[:60]}: expected a quantity from 0")
     return text
 
 

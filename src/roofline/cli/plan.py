@@ -117,13 +117,14 @@ def plan(
     space: _Search,
     what_if: opt.ChipOptions,
     output: opt.ChartOptions,
+    backend: opt.Backend = None,
     flags: _Flags = None,
 ) -> None:
     """Search chips, layouts, formats and users for the best deployment within limits."""
     if flags is not None and flags not in BACKENDS:
         raise UsageError(f"--flags {flags}: allowed: {', '.join(BACKENDS)}")
-    made = search(model, what_if.chips(chips), prompt=prompt, new_tokens=new_tokens, **limits.keywords,
-                  **space.keywords)  # fmt: skip
+    made = search(model, what_if.chips(chips), prompt=prompt, new_tokens=new_tokens, backend=backend,
+                  **limits.keywords, **space.keywords)  # fmt: skip
     if flags is not None:
         return show(*_flags(made, flags))
     return output.write(made, _sheet(made))
@@ -146,7 +147,9 @@ def _sheet(made: Plan) -> Iterator[Any]:
         facts = [
             ("best", f"{best.devices} x {best.chips}: {best.layout}, {_formats(best)}, chunk {best.engine.chunk:,}"),
             ("gives", f"{_rate(made, best)}, {best.users:,.0f} users"),
-            ("first token", _range(best.ttft, best.factors[0])), ("per token", _range(best.tpot, best.factors[1])),
+            ("backend", made.backend),
+            ("first token", _range(best.ttft, best.ttft_range)),
+            ("per token", _range(best.tpot, best.tpot_range) if best.tpot else ""),
             ("bound by", made.binding), ("next best", _behind(made, best, other)),
             ("other chips", "; ".join(_behind(made, best, one) for one in made.by_chip if one.chips != best.chips)),
             ("no answer", ", ".join(chip.name for chip in made.space.chips
@@ -159,7 +162,7 @@ def _sheet(made: Plan) -> Iterator[Any]:
         yield f"{len(spread)} of the {len(made.front)} that no other beats in both rates"
     yield f"{made.rows.size:,} candidates, {int(made.meets.sum()):,} within the limits"
     if best is not None:
-        for name in BACKENDS:
+        for name in made.backends:
             yield from ("", f"# {name}", *_flags(made, name))
 
 
@@ -170,11 +173,17 @@ def _formats(one: Answer) -> str:
 def _rate(made: Plan, one: Answer) -> str:
     cost = one.cost_per_million
     money = "" if cost is None else f", {cost:.3g} a million tokens"
-    return f"{one.tokens_per_s_per_chip:,.0f} tokens/s/chip, {one.tokens_per_s_per_user:,.0f} tokens/s/user{money}"
+    user = f", {_of_user(one)} tokens/s/user" if one.tpot else ""
+    return f"{one.tokens_per_s_per_chip:,.0f} tokens/s/chip{user}{money}"
 
 
-def _range(seconds: float, factor: float) -> str:
-    return f"{format_si(seconds, 's')}  ({tables.span(seconds / factor, seconds * factor)})"
+def _of_user(one: Answer) -> str:
+    """Return the tokens that a user sees in a second; a dash where the first is the only one."""
+    return f"{one.tokens_per_s_per_user:,.0f}" if one.tpot else "-"
+
+
+def _range(seconds: float, ends: tuple[float, float]) -> str:
+    return f"{format_si(seconds, 's')}  ({tables.span(seconds * ends[0], seconds * ends[1])})"
 
 
 def _behind(made: Plan, best: Answer, other: Answer | None) -> str:
@@ -191,7 +200,7 @@ def _behind(made: Plan, best: Answer, other: Answer | None) -> str:
 def _front(made: Plan, answers: Sequence[Answer], meets: Sequence[bool]) -> Table:
     heads = "token/s/user|/s/chip|<chips|<servers|<formats|?users|?TTFT|TPOT|?cost/M|<limits"
     rows = [
-        (f"{one.tokens_per_s_per_user:,.0f}", f"{one.tokens_per_s_per_chip:,.0f}", f"{one.devices} {one.chips}",
+        (_of_user(one), f"{one.tokens_per_s_per_chip:,.0f}", f"{one.devices} {one.chips}",
          one.short, one.formats, f"{one.users:,.0f}", tables.time_text(one.ttft), tables.time_text(one.tpot),
          "" if one.cost_per_million is None else f"{one.cost_per_million:.3g}", tables.yes_or_no(within))
         for one, within in zip(answers, meets, strict=True)

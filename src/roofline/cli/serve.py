@@ -69,9 +69,7 @@ class ServerOptions:
     mixed: Annotated[bool | None, opt.option(
         "--mixed/--no-mixed", "Read prompts in the steps that decode, or in steps of their own before those.", "Server",
         default="as --backend, else --mixed")] = None  # fmt: skip
-    backend: Annotated[opt.Text, opt.option(
-        "--backend NAME", "A serving stack: vllm, sglang or trtllm; its policy, overhead and range.", "Server",
-        default="none, without overhead")] = None  # fmt: skip
+    backend: opt.Backend = None
     regime: Annotated[str, opt.option(
         "--regime REGIME", "warm: kernels as serving stacks have them; program, cold: as in estimate.", "Run",
         complete=opt.REGIMES, default="warm")] = "warm"  # fmt: skip
@@ -116,6 +114,8 @@ class LoadOptions:
     ttft: Annotated[opt.Text, opt.limit("--ttft TIME", "Time to the first token that is allowed, such as 2s.")] = None
     tpot: Annotated[opt.Text, opt.limit("--tpot TIME", "Time per further token that is allowed, such as 30ms.")] = None
     price: Annotated[float | None, opt.limit("--price P", "Of a chip for an hour, in any currency.", min=0.0)] = None
+    watts: Annotated[float | None, opt.limit(
+        "--watts W", "Of a chip, for the energy.", default="its power limit", min=0.0)] = None  # fmt: skip
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _best(result: Service) -> Iterator[Any]:
         yield Text("no load is within the limits")
         return
     name, row = "users" if result.load == "users" else "requests/s", result.records()[at]
-    watts = format_si(result.deployment.chip.tdp or 0, "W")
+    watts = format_si(result.summary()["watts_per_chip"] or 0, "W")
     yield tables.facts([
         ("most allowed", f"{result.values[at]:,.4g} {name}, {result.tokens_per_s[at]:,.0f} tokens/s"),
         ("first token", f"{time_text(row['ttft_s'])}  ({span(row['ttft_low_s'], row['ttft_high_s'])})"),

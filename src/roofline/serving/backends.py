@@ -9,6 +9,7 @@ of the rows of each left-out fifth of that half. ``benchmarks/serving_table.py``
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,13 @@ BACKENDS = {
     "vllm": Backend(True, True, True, step=1.52e-5, sequence=3.68e-6, request=0.0367, low=0.84, high=1.23),
     "sglang": Backend(False, True, False, step=-2.41e-8, sequence=2.67e-5, request=0.227, low=0.86, high=1.33),
 }
+
+
+def per_token_range(stack: Backend | None, factor: Any) -> tuple[Any, Any]:
+    """Return low and high over expected of a time per token; of a serving stack as measured ones scatter.
+
+    Args:
+        stack: The serving stack; ``None`` for no certain one.
+        factor: High over expected of the steps alone.
+    """
+    return (1 / factor, factor) if stack is None else (stack.low, stack.high)

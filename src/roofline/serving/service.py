@@ -21,6 +21,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.numbers import finite_number, whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si, parse
+from roofline.serving.backends import per_token_range
 from roofline.serving.deployment import Deployment, Overhead, deployment, transfer_seconds
 from roofline.serving.steady import (
     Apart,
@@ -59,11 +60,13 @@ class Limits:
         ttft: Time to the first token at most [s].
         tpot: Time per further token at most [s].
         price: Of an hour of one chip, in any currency.
+        watts: Of one chip [W].
     """
 
     ttft: float | None = None
     tpot: float | None = None
     price: float | None = None
+    watts: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,8 +128,7 @@ class Service(Report):
     @property
     def tpot_range(self) -> tuple[Any, Any]:
         """Low and high over expected of the time per token; of a serving stack as measured ones scatter."""
-        stack, (_, each) = self.deployment.stack, self.factors
-        return (1 / each, each) if stack is None else (stack.low, stack.high)
+        return per_token_range(self.deployment.stack, self.factors[1])
 
     @property
     def tokens_per_s(self) -> Floats:
@@ -169,13 +171,18 @@ class Service(Report):
 
     @property
     def energy_per_million(self) -> Floats | None:
-        """Energy of a million new tokens at the chips' power limits [J]; ``None`` where nobody published one."""
+        """Energy of a million new tokens [J], of stated watts or the chips' power limits; ``None`` without either."""
         each = [self.deployment] if self.reading is None or self.apart is None else [self.reading, self.deployment]
         servers = (1,) if len(each) == 1 else self.apart.servers if self.apart else ()
-        if any(one.chip.tdp is None for one in each):
+        watts = [self._watts(one) for one in each]
+        if None in watts:
             return None
-        watts = sum(n * one.devices * float(one.chip.tdp or 0.0) for n, one in zip(servers, each, strict=True))
-        return watts * self._seconds_per_million
+        of_all = sum(n * one.devices * float(w or 0.0) for n, one, w in zip(servers, each, watts, strict=True))
+        return of_all * self._seconds_per_million
+
+    def _watts(self, one: Deployment) -> float | None:
+        """Return what a chip takes: as stated, else its power limit, where somebody published one."""
+        return one.chip.tdp if self.limits.watts is None else self.limits.watts
 
     @property
     def _seconds_per_million(self) -> Floats:
@@ -249,7 +256,7 @@ class Service(Report):
         return {
             "load": self.load, "running_limit": int(self.work.running), "largest_rate_per_s": self.largest_rate,
             "limits": {"ttft_s": self.limits.ttft, "tpot_s": self.limits.tpot},
-            "price_per_chip_hour": self.limits.price, "watts_per_chip": self.deployment.chip.tdp,
+            "price_per_chip_hour": self.limits.price, "watts_per_chip": self._watts(self.deployment),
             "best": None if self.best is None else rows[self.best], "not_modelled": list(self.not_modelled),
         }  # fmt: skip
 
@@ -298,7 +305,8 @@ def serve(
     concurrency: int | Sequence[int] | None = None, qps: float | Sequence[float] | None = None, prefix: int = 0,
     spec: str | None = None, draft: str | float | None = None, prefill_chip: AnyChip | None = None,
     prefill_tp: int | None = None, servers: tuple[int, int] = (1, 1), link: str | float = LINK, spread: float = 0.0,
-    ttft: str | float | None = None, tpot: str | float | None = None, price: float | None = None, **layout: Any,
+    ttft: str | float | None = None, tpot: str | float | None = None, price: float | None = None,
+    watts: float | None = None, **layout: Any,
 ) -> Service:  # fmt: skip
     """Predict what a server of a model gives its users, over the load.
 
@@ -320,6 +328,7 @@ def serve(
         ttft: Time to the first token that is allowed [s], a number or text such as ``"2 s"``.
         tpot: Time per further token that is allowed [s].
         price: Of a chip for an hour, in any currency.
+        watts: Of each chip [W], for the energy; its power limit when absent.
         layout: As for :func:`roofline.serving.deployment`: ``tp``, ``weights``, ``chunk``, ``backend`` and so on.
 
     Returns:
@@ -349,7 +358,7 @@ def serve(
         steady = (closed_apart if load == "users" else open_apart)(one.steps(), work, values, apart)
     else:
         steady = (closed_loop if load == "users" else open_loop)(one.steps(), work, values)
-    limits = Limits(_seconds("ttft", ttft), _seconds("tpot", tpot), price)
+    limits = Limits(_seconds("ttft", ttft), _seconds("tpot", tpot), _stated("price", price), _stated("watts", watts))
     return Service(one, work, load, values, steady, limits, reading, apart, "" if draft is None else str(draft))
 
 
@@ -359,6 +368,10 @@ def _seconds(name: str, value: str | float | None) -> float | None:
     if seconds is not None and seconds <= 0:
         raise UsageError(f"{name}={value!r}: expected a time above zero")
     return seconds
+
+
+def _stated(name: str, value: float | None) -> float | None:
+    return None if value is None else finite_number(name, value, 0)
 
 
 def _deployed(model: Program | Deployment, chip: AnyChip | None, prefix: int, layout: dict[str, Any]) -> Deployment:

@@ -13,7 +13,8 @@ Sources, by backend; the words are those of these versions:
   requests and on tokens of a chunk are divided by ``--dp-size`` (``_handle_data_parallelism`` of its server_args.py).
 - TensorRT-LLM: https://github.com/NVIDIA/TensorRT-LLM/blob/00209af149e7774406881a37283dce303571eb11/tensorrt_llm/
   commands/serve.py; attention either shares all devices of a stage or has one for each sequence
-  (https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html), and the limits hold for each rank.
+  (https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html), and the limits hold for each rank; its
+  formats: https://nvidia.github.io/TensorRT-LLM/features/quantization.html.
 """
 
 from __future__ import annotations
@@ -28,17 +29,19 @@ from typing import Any
 
 from roofline.ir.sizes import one_of
 
-#: Formats of weights by backend: the option that loads them, ``""`` for one of the checkpoint's own, ``None`` for none.
+#: Formats of weights by backend: the option that loads them, ``""`` for one of the checkpoint's own, ``None`` where the
+#: backend has none; of others nothing is on file.
 _WEIGHTS: Mapping[str, Mapping[str, str | None]] = {
     "vllm": {"fp8": "fp8", "fp8-block": "", "int8": "compressed-tensors", "nvfp4": "modelopt_fp4", "mxfp4": "mxfp4",
              "int4-g128": "awq"},
     "sglang": {"fp8": "fp8", "fp8-block": "", "int8": "w8a8_int8", "nvfp4": "modelopt_fp4", "mxfp4": "mxfp4",
                "int4-g128": "awq"},
-    "trtllm": {"fp8": "", "fp8-block": "", "nvfp4": "", "mxfp4": "", "int4-g128": ""},
+    "trtllm": {"fp8": "", "fp8-block": "", "nvfp4": "", "mxfp4": "", "int4-g128": "", "int8": None},
 }  # fmt: skip
 #: Formats of the cache, likewise.
-_CACHES: Mapping[str, Mapping[str, str]] = {
-    "vllm": {"fp8": "fp8"}, "sglang": {"fp8": "fp8_e4m3"}, "trtllm": {"fp8": "fp8", "nvfp4": "nvfp4"},
+_CACHES: Mapping[str, Mapping[str, str | None]] = {
+    "vllm": {"fp8": "fp8", "int8": None}, "sglang": {"fp8": "fp8_e4m3", "int8": None},
+    "trtllm": {"fp8": "fp8", "nvfp4": "nvfp4", "int8": None},
 }  # fmt: skip
 #: Columns of a line of a command.
 WIDTH = 77
@@ -144,21 +147,47 @@ def launch(server: Server, backend: str) -> Launch:
     """
     one_of("backend", backend, BACKENDS)
     command, config, notes = BACKENDS[backend](server)
-    parts = [*notes, *_formats(server, backend)]
+    parts = [*lacks(server, backend), *notes, *_formats(server, backend)]
     if server.instances > 1:
         parts.append(f"{server.instances} of them behind a router")
     return Launch(backend, tuple(map(str, command)), config, tuple(parts))
 
 
+def lacks(server: Server, backend: str) -> list[str]:
+    """Say what a backend certainly cannot do: formats that it has not, and layouts that no option of it makes.
+
+    Args:
+        server: In our words.
+        backend: ``vllm``, ``sglang`` or ``trtllm``; ``""`` for no certain one.
+
+    Example:
+        >>> lacks(Server("m", weights="int8"), "trtllm")
+        ['has no weights in int8; it has fp8, fp8-block, nvfp4, mxfp4, int4-g128']
+    """
+    if not backend:
+        return []
+    formats = (("weights", server.weights, _WEIGHTS[backend]), ("cache", server.cache, _CACHES[backend]))
+    notes = [
+        f"has no {what} in {name}; it has {', '.join(one for one, word in known.items() if word is not None)}"
+        for what, name, known in formats if name and known.get(name, "") is None
+    ]  # fmt: skip
+    stage = server.tp * server.attention_dp
+    if backend == "vllm" and server.ep > 1 and server.ep != stage:
+        notes.append(f"spreads experts over all {stage} devices of a stage or over none, not over {server.ep}")
+    if backend == "trtllm" and server.attention_dp > 1 and server.tp > 1:
+        notes.append(f"attention has {stage} groups of a device or one group of {stage}, not {server.attention_dp} of "
+                     f"{server.tp}")  # fmt: skip
+    return notes
+
+
 def _formats(server: Server, backend: str) -> list[str]:
-    """Say which formats the backend has not, and which a checkpoint must have."""
-    notes, weights, caches = [], _WEIGHTS[backend], _CACHES[backend]
-    if server.weights and weights.get(server.weights) is None:
-        notes.append(f"has no weights in {server.weights}; it has {', '.join(weights)}")
-    elif server.weights and (server.weights not in _ONLINE or weights[server.weights] == ""):
+    """Say which formats a checkpoint must have, and of which no flag is on file."""
+    weights = _WEIGHTS[backend]
+    formats = (("weights", server.weights, weights), ("a cache", server.cache, _CACHES[backend]))
+    notes = [f"no flag for {what} in {name} is on file" for what, name, known in formats if name and name not in known]
+    flag = weights.get(server.weights or "")
+    if flag == "" or (flag and server.weights not in _ONLINE):
         notes.append(f"needs a checkpoint whose weights are in {server.weights}")
-    if server.cache and server.cache not in caches:
-        notes.append(f"has no cache in {server.cache}; it has {', '.join(caches)}")
     return notes
 
 
@@ -168,7 +197,6 @@ def _if(flag: str, value: Any, besides: bool = True) -> list[Any]:
 
 
 def _vllm(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
-    stage = server.tp * server.attention_dp
     role = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
     command = [
         "vllm", "serve", server.model, "--tensor-parallel-size", server.tp,
@@ -183,8 +211,6 @@ def _vllm(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
         *(["--kv-transfer-config", json.dumps(role, separators=(",", ":"))] if server.role != "both" else []),
     ]  # fmt: skip
     notes = []
-    if server.ep > 1 and server.ep != stage:
-        notes.append(f"spreads experts over all {stage} devices of a stage or over none, not over {server.ep}")
     if server.role != "both":
         notes.append(f"a proxy sends each request to the prefill servers first; this is a {server.role} server; those "
                      f"of one host need a --port and a VLLM_NIXL_SIDE_CHANNEL_PORT of their own")  # fmt: skip
@@ -213,7 +239,6 @@ def _sglang(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
 
 
 def _trtllm(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
-    stage = server.tp * server.attention_dp
     config: dict[str, Any] = {"kv_cache_config": {"tokens_per_block": max(server.block, 32)}}
     if cache := _CACHES["trtllm"].get(server.cache or ""):
         config["kv_cache_config"]["dtype"] = cache
@@ -222,17 +247,15 @@ def _trtllm(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
     if server.role != "both":
         config["cache_transceiver_config"] = {"backend": "UCX"}
     command = [
-        "trtllm-serve", server.model, "--tp_size", stage, *_if("--pp_size", server.pp, server.pp > 1),
-        *_if("--ep_size", server.ep, server.ep > 1), "--max_batch_size", server.each(server.running),
+        "trtllm-serve", server.model, "--tp_size", server.tp * server.attention_dp,
+        *_if("--pp_size", server.pp, server.pp > 1), *_if("--ep_size", server.ep, server.ep > 1),
+        "--max_batch_size", server.each(server.running),
         "--max_num_tokens", server.chunk, "--enable_chunked_prefill", "--max_seq_len", server.context,
         "--kv_cache_free_gpu_memory_fraction", round(server.cache_share, 3),
         *_if("--server_role", {"prefill": "CONTEXT", "decode": "GENERATION"}.get(server.role)),
         "--config", "config.yaml",
     ]  # fmt: skip
     notes = []
-    if server.attention_dp > 1 and server.tp > 1:
-        notes.append(f"attention has {stage} groups of a device or one group of {stage}, not {server.attention_dp} of "
-                     f"{server.tp}")  # fmt: skip
     if server.role != "both":
         notes.append(f"`trtllm-serve disaggregated` joins both kinds; this is a {server.role} server")
     return command, config, notes

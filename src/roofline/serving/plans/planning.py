@@ -20,9 +20,10 @@ from roofline.ir.report import Report
 from roofline.ir.units import format_bytes, format_si, parse
 from roofline.programs.library import find_model
 from roofline.programs.modelfile import load_model_file
+from roofline.serving.backends import per_token_range
 from roofline.serving.deployment import Deployment
 from roofline.serving.plans.flags import BACKENDS, Launch, Server, launch
-from roofline.serving.plans.search import Arrangement, Load, Rows, searched
+from roofline.serving.plans.search import SAME, Arrangement, Load, Rows, searched
 from roofline.serving.plans.space import CHUNKS, Space
 from roofline.serving.steady import largest_rate
 
@@ -32,11 +33,12 @@ Floats = NDArray[np.float64]
 LISTED = 12
 #: Share of the sequences that fit from which on memory is full.
 FULL = 0.99
-#: What a plan leaves out.
+#: What a plan leaves out; the last without a backend.
 NOT_MODELLED = (
     "whether narrower formats keep the model's accuracy: roofline.quant measures that",
-    "requests that differ in length, and time of the server between steps",
+    "requests that differ in length",
     "groups that share layers over more than a node of eight",
+    "time of the server between steps, unless a backend is given",
 )
 
 
@@ -92,10 +94,20 @@ class Answer:
 
     @cached_property
     def factors(self) -> tuple[float, float]:
-        """High over expected, and expected over low, of the times to the first token and per further token."""
+        """High over expected of the times to the first token and per further token, of the steps alone."""
         first = _half_widths(self.arrangement.reading or self.engine)[1]
         decoding, reading = _half_widths(self.engine)
         return float(np.exp(first)), float(np.exp(decoding + (reading - decoding) * self.prompt_share))
+
+    @property
+    def ttft_range(self) -> tuple[float, float]:
+        """Low and high over expected of the time to the first token."""
+        return 1 / self.factors[0], self.factors[0]
+
+    @property
+    def tpot_range(self) -> tuple[float, float]:
+        """The same of the time per further token; of a serving stack as measured ones scatter."""
+        return per_token_range(self.engine.stack, self.factors[1])
 
     @property
     def cost_per_million(self) -> float | None:
@@ -105,7 +117,8 @@ class Answer:
     @property
     def memory(self) -> float:
         """Bytes that a device of a server that decodes holds while as many run as there are users."""
-        each, once = self.engine.cache_bytes(self.context)
+        held = self.context - self.new_tokens / 2 * self.engine.evicts
+        each, once = self.engine.cache_bytes(held)
         servers = self.arrangement.servers[1] * self.copies
         sequences = np.ceil(min(self.users / servers, self.running) / self.engine.attention_dp)
         return float(self.engine.memory().total + sequences * float(each) + float(once))
@@ -173,8 +186,8 @@ class Answer:
             "weights": one.weights, "activations": one.activations, "cache": one.cache, "chunk": one.chunk,
             "prefill": None if reading is None else {"chip": reading.chip.name, "servers": readers,
                                                      "decode_servers": decoders, **_layout(reading)},
-            "users": self.users, **_with_range("ttft", self.ttft, self.factors[0]),
-            **_with_range("tpot", self.tpot, self.factors[1]), "rate_per_s": self.rate,
+            "users": self.users, **_with_range("ttft", self.ttft, self.ttft_range),
+            **_with_range("tpot", self.tpot, self.tpot_range), "rate_per_s": self.rate,
             "tokens_per_s_per_chip": self.tokens_per_s_per_chip,
             "tokens_per_s_per_user": _finite(self.tokens_per_s_per_user),
             "running_limit": int(self.running), "cost_per_million": self.cost_per_million,
@@ -192,8 +205,8 @@ def _half_widths(one: Deployment) -> tuple[float, float]:
     return one.steps().half_widths()
 
 
-def _with_range(name: str, seconds: float, factor: float) -> dict[str, float]:
-    return {f"{name}_s": seconds, f"{name}_low_s": seconds / factor, f"{name}_high_s": seconds * factor}
+def _with_range(name: str, seconds: float, ends: tuple[float, float]) -> dict[str, float]:
+    return {f"{name}_s": seconds, f"{name}_low_s": seconds * ends[0], f"{name}_high_s": seconds * ends[1]}
 
 
 def _layout(one: Deployment) -> dict[str, int]:
@@ -230,6 +243,7 @@ class Plan(Report):
         prices: Of a chip for an hour, by name; empty without.
         seconds: What the search took [s].
         nothing: Where nothing was found, what is nearest and what would do, in a line.
+        backend: The serving stack whose times these are; ``""`` for no certain one.
     """
 
     schema = "plan"
@@ -241,6 +255,7 @@ class Plan(Report):
     rows: Rows
     prices: Mapping[str, float]
     nothing: str = ""
+    backend: str = ""
 
     # --- which candidates ---
 
@@ -277,7 +292,8 @@ class Plan(Report):
         if not among.any():
             return None
         at = np.flatnonzero(among)
-        return int(at[np.lexsort((self.rows.ttft[at], self.rows.tpot[at], -self.value[at]))[0]])
+        value, tpot = (np.round(np.log(np.maximum(each[at], 1e-30)), 9) for each in (self.value, self.rows.tpot))
+        return int(at[np.lexsort((self.rows.ttft[at], tpot, -value))[0]])  # but for rounding
 
     @cached_property
     def _order(self) -> int | None:
@@ -319,7 +335,8 @@ class Plan(Report):
         rows, at, load = self.rows, self._order, self.load
         if load.qps is not None:
             return self._with_fewer()
-        more = np.flatnonzero((rows.which == rows.which[at]) & (rows.users > rows.users[at]))
+        better = (rows.users > rows.users[at]) & (rows.rate > rows.rate[at] * (1 + SAME))
+        more = np.flatnonzero((rows.which == rows.which[at]) & better)
         if more.size:
             name, seconds = _exceeded(rows, int(more[0]), load) or ("", "")
             users = rows.users[more[0]] * rows.copies[more[0]]
@@ -344,18 +361,23 @@ class Plan(Report):
         name, seconds = _exceeded(rows, near, self.load) or ("", "")
         return f"{name}: with {_named(self.answer(near))} it would be {seconds}"
 
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The serving stack, or all of them where none was given."""
+        return (self.backend,) if self.backend else tuple(BACKENDS)
+
     def launches(self, backend: str | None = None) -> list[Launch]:
         """Return how backends start the best.
 
         Args:
-            backend: ``vllm``, ``sglang`` or ``trtllm``; all of them when absent.
+            backend: ``vllm``, ``sglang`` or ``trtllm``; the plan's when absent, of none all of them.
 
         Raises:
             UsageError: No such backend, or nothing was found.
         """
         if self.best is None:
             raise UsageError(f"no flags: {self.nothing}")
-        names = tuple(BACKENDS) if backend is None else (backend,)
+        names = self.backends if backend is None else (backend,)
         return [launch(server, name) for name in names for server in self.best.servers(self.checkpoint)]
 
     # --- as data ---
@@ -369,7 +391,8 @@ class Plan(Report):
             "qps": load.qps,
         }
         return {"model": self.model, "phase": "serving", "chip": [chip.name for chip in self.space.chips],
-                "sizes": {"prompt": load.prompt, "new_tokens": load.new_tokens}, "limits": limits}  # fmt: skip
+                "sizes": {"prompt": load.prompt, "new_tokens": load.new_tokens}, "limits": limits,
+                "backend": self.backend or None}  # fmt: skip
 
     def summary(self) -> dict[str, Any]:
         """Return the best and why, the runner-up, the best of each chip, and launch flags."""
@@ -382,7 +405,7 @@ class Plan(Report):
             "best": one(self.best), "runner_up": one(self.runner_up), "by_chip": [a.record() for a in self.by_chip],
             "nothing": self.nothing, "prices": dict(self.prices) or None,
             "launches": [] if self.best is None else [each.record() for each in self.launches()],
-            "not_modelled": list(NOT_MODELLED),
+            "not_modelled": list(NOT_MODELLED[:-1] if self.backend else NOT_MODELLED),
         }  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
@@ -446,7 +469,8 @@ def plan(
     ttft: str | float | None = None, tpot: str | float | None = None, qps: float | None = None,
     prices: Mapping[str, float] | None = None, counts: Iterable[int] = range(1, 17),
     weights: Sequence[str] | None = None, cache: Sequence[str] | None = None, split: bool = True,
-    chunks: Sequence[int] | None = None, points: int = 64, link: str | float = 50e9, **fixed: Any,
+    chunks: Sequence[int] | None = None, backend: str | None = None, points: int = 64, link: str | float = 50e9,
+    **fixed: Any,
 ) -> Plan:  # fmt: skip
     """Search chips, numbers, layouts, formats, users and chunks for the best deployment within limits.
 
@@ -465,7 +489,9 @@ def plan(
         cache: Formats of the cache, likewise.
         split: Whether servers that read prompts and others that decode are looked at.
         chunks: Tokens of a step of a group at most that are looked at.
-        points: Numbers of users that are looked at between one and what fits.
+        backend: A serving stack, ``vllm``, ``sglang`` or ``trtllm``: its policy, overhead, range and flags, and nothing
+            that it certainly cannot do. None, without overhead, when absent.
+        points: Numbers of users that are looked at between one and what fits; more in the best arrangements.
         link: Way of a cache from a chip that reads to one that decodes [byte/s].
         fixed: Other options of :func:`roofline.serving.deployment`, such as ``block``.
 
@@ -492,9 +518,9 @@ def plan(
     chunks = CHUNKS if chunks is None else tuple(chunks)
     space = Space(listed, tuple(numbers), weights=_formats(weights), cache=_formats(cache), split=split, points=points,
                   chunks=chunks)  # fmt: skip
-    rows, every = searched(model, space, load, fixed)
+    rows, every = searched(model, space, load, {**fixed, "backend": backend})
     name = as_graph(model, None, fixed.get("dtype"), implied="decode").title
-    made = Plan(name, _checkpoint(model), load, space, rows, _prices(prices, listed))
+    made = Plan(name, _checkpoint(model), load, space, rows, _prices(prices, listed), backend=backend or "")
     return made if made.best is not None else replace(made, nothing=_nearest(made, every))
 
 

@@ -7,7 +7,7 @@ The figures are those of :func:`roofline.serving.serve`, worked out by the same 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -36,6 +36,10 @@ Floats = NDArray[np.float64]
 
 #: Readers of prompts and servers that decode that are paired, of each chip and format of the cache.
 PAIRED = 2
+#: Arrangements of each chip whose users are looked at more closely, and numbers of users that are looked at in each.
+FEW, FINE = 8, 1024
+#: Rates that differ by less are the same, but for rounding.
+SAME = 1e-9
 #: Pairs of chips and formats from which on a search is spread over processes.
 LARGE = 8
 
@@ -146,7 +150,7 @@ def search(engines: Sequence[Deployment], space: Space, load: Load) -> Rows:
     parts = list(_alike(engines, space, load))
     if space.split:
         parts += _split(engines, space, load)
-    return _rows(parts)
+    return _rows(_refined(parts, load) if load.qps is None else parts)
 
 
 def searched(model: Program, space: Space, load: Load, fixed: Mapping[str, Any]) -> tuple[Rows, list[Deployment]]:
@@ -203,12 +207,50 @@ def _joined(every: Sequence[Rows]) -> Rows:
     return Rows([one for rows in every for one in rows.arrangements], which, **columns)
 
 
-#: An arrangement, its copies at each point, the most requests that run, and what comes of it.
-_Part = tuple[Arrangement, Any, float, Steady]
+@dataclass(frozen=True)
+class _Part:
+    """An arrangement, its copies at each point, the most requests that run, its loads, and what works them out."""
+
+    arrangement: Arrangement
+    copies: Any
+    running: float
+    loads: Floats
+    solve: Callable[[Floats], Steady]
+
+    @cached_property
+    def state(self) -> Steady:
+        """The steady state of each load."""
+        return self.solve(self.loads)
+
+    def best(self, load: Load) -> tuple[int, float]:
+        """Return the fewest users with the highest rate within the limits, and the rate of the next number of users."""
+        state = self.state
+        meets = (state.first_token <= load.ttft) & (state.per_token <= load.tpot)
+        rate = np.where(meets, state.rate, 0.0)
+        at = int(np.argmax(rate >= rate.max() * (1 - SAME)))
+        return at, float(state.rate[min(at + 1, rate.size - 1)]) if rate.max() else 0.0
+
+
+def _refined(parts: Sequence[_Part], load: Load) -> list[_Part]:
+    """Put the best number of users, of all that there can be, among those of the best arrangements of each chip."""
+    groups: dict[Any, list[tuple[float, int]]] = {}
+    for at, part in enumerate(parts):
+        one = part.arrangement
+        chips = (one.engine.chip.name, one.reading and one.reading.chip.name)
+        groups.setdefault(chips, []).append((part.best(load)[1] / one.devices, at))
+    few = {at for group in groups.values() for rate, at in sorted(group, reverse=True)[:FEW] if rate > 0}
+    return [_closer(part, load) if at in few else part for at, part in enumerate(parts)]
+
+
+def _closer(part: _Part, load: Load) -> _Part:
+    """Add the best of more numbers of users to those of an arrangement, and the next to it on either side."""
+    every = replace(part, loads=np.unique(np.linspace(1, part.loads[-1], FINE).round()))
+    at, _ = every.best(load)
+    return replace(part, loads=np.union1d(part.loads, every.loads[max(at - 1, 0) : at + 2]))
 
 
 def _rows(parts: Sequence[_Part]) -> Rows:
-    shapes = [part[3].first_token.size for part in parts]
+    shapes = [part.state.first_token.size for part in parts]
 
     def column(values: Iterable[Any], kind: Any = np.float64) -> Any:
         full = [
@@ -216,12 +258,13 @@ def _rows(parts: Sequence[_Part]) -> Rows:
         ]
         return np.concatenate(full) if full else np.zeros(0, dtype=kind)
 
-    states = [part[3] for part in parts]
+    states = [part.state for part in parts]
     return Rows(
-        [part[0] for part in parts], column(range(len(parts)), np.int64), column((part[1] for part in parts), np.int64),
+        [part.arrangement for part in parts], column(range(len(parts)), np.int64),
+        column((part.copies for part in parts), np.int64),
         column(state.users for state in states), column(state.first_token for state in states),
         column(state.per_token for state in states), column(state.rate for state in states),
-        column(part[2] for part in parts), column(state.decoding for state in states),
+        column(part.running for part in parts), column(state.decoding for state in states),
         column(state.mixed_share for state in states),
     )  # fmt: skip
 
@@ -237,12 +280,7 @@ def _alike(engines: Sequence[Deployment], space: Space, load: Load) -> Iterator[
                 copies, loads = _loads(one.devices, work.running, space, load)
                 solve = partial(closed_loop, waves=False) if load.qps is None else open_loop
                 if loads.size:
-                    yield (
-                        Arrangement(one),
-                        copies,
-                        work.running,
-                        solve(steps, work, loads),
-                    )
+                    yield _Part(Arrangement(one), copies, work.running, loads, partial(solve, steps, work))
 
 
 def _loads(devices: int, running: float, space: Space, load: Load) -> tuple[Any, Floats]:
@@ -318,12 +356,7 @@ def _paired(
         copies, loads = _loads(one.devices, most, space, load)
         solve = partial(closed_apart, waves=False) if load.qps is None else open_apart
         if loads.size:
-            yield (
-                one,
-                copies,
-                work.running,
-                solve(steps[id(engine)], work, loads, apart=apart),
-            )
+            yield _Part(one, copies, work.running, loads, partial(solve, steps[id(engine)], work, apart=apart))
 
 
 def _ratios(reading: int, decoding: int, ratio: float, most: int) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import NODE
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.serving.deployment import ACTIVATIONS, Deployment, deployment
+from roofline.serving.plans.flags import Server, lacks
 
 #: Tokens of a step of a group at most that are looked at.
 CHUNKS = (1024, 2048, 4096, 8192, 16384)
@@ -88,6 +89,11 @@ def _has(chip: Chip, name: str) -> bool:
     return False
 
 
+def _no_units(chip: Chip, name: str) -> str:
+    has = [one or "own" for one in WEIGHTS if _has(chip, one)]
+    return f"{chip.name} does not multiply in {name}; --weights, in Python weights: allowed: {', '.join(has)}"
+
+
 def engines(model: Program, space: Space, fixed: Mapping[str, Any]) -> Iterator[Deployment]:
     """Yield the servers of a space, each by layout and formats, with the first of its chunks.
 
@@ -105,8 +111,14 @@ def engines(model: Program, space: Space, fixed: Mapping[str, Any]) -> Iterator[
     for chip in space.chips:
         for (weights, cache), layout in product(formats(chip, space), _layouts(model, space, fixed)):
             try:
+                if not (_has(chip, weights) or fixed.get("activations")):
+                    raise UsageError(_no_units(chip, weights))
                 options = {**fixed, **layout, "chunk": space.chunks[0]}
                 one = deployment(model, chip, **options, weights=weights or None, cache=cache or None)
+                if none := lacks(
+                    Server("", one.tp, one.pp, one.ep, one.attention_dp, one.weights, one.cache), one.backend
+                ):
+                    raise UsageError(f"{one.backend} {none[0]}")
                 one.steps()
                 yield one
                 some = True
