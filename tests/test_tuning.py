@@ -129,7 +129,7 @@ def _never(*_: Any) -> float:
     raise AssertionError("measured again")
 
 
-def test_an_interrupted_search_keeps_what_it_has_and_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_interrupted_search_keeps_what_it_has_and_goes_on(tmp_path: Path, monkeypatch: Any, run: Run) -> None:
     from roofline.measurement.tuning.tune import Bench
 
     calls = iter(range(100))
@@ -141,11 +141,16 @@ def test_an_interrupted_search_keeps_what_it_has_and_goes_on(tmp_path: Path, mon
         return real(self, variant, best)
 
     monkeypatch.setattr(Bench, "seconds", stopped)
-    first = rl.measurement.tune(40, 50, 33, kernels=["numpy"], budget=10, repeats=1, cache=tmp_path)
-    assert (first.interrupted, len(first.measured)) == (True, 4)
+    words = "tune", "40x50x33", "--kernel", "numpy", "--budget", 10, "--repeats", 1, "--cache", tmp_path, "--json"
+    first = run(*words)
+    assert (first.code, first.data["interrupted"], first.data["measurements"]) == (130, True, 4)
+    assert "interrupted after 4 measurements; the same command goes on from there" in first.err
     second = rl.measurement.tune(40, 50, 33, kernels=["numpy"], budget=10, repeats=1, cache=tmp_path)
     assert (second.interrupted, second.remembered) == (False, 4)
-    assert list(second.measured)[:4] == list(first.measured)
+    same = ("kernel", "bm", "bn", "bk", "unroll")
+    assert [[row[key] for key in same] for row in first.data["rows"]] == [
+        [row[key] for key in same] for row in second.records()[:4]
+    ]
 
 
 def test_another_machine_is_ranked_anew_and_measured(tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
-from roofline.cli.output import note, note_failed
+from roofline.cli.output import interrupted, note_failed
 from roofline.cli.progress import progress
 from roofline.cli.tables import facts, percent, table, time_text
 from roofline.fleet.question import PHASES, Question
@@ -97,8 +95,7 @@ def fleet(
     _save_page(result, folder)
     output.write(result, _parts(result))
     if result.interrupted:
-        note(f"interrupted with {len(result.rows):,} answers; the same command goes on from there")
-        raise typer.Exit(130)
+        interrupted(f"with {len(result.rows):,} answers")
 
 
 def _lengths(lengths: opt.LengthOptions) -> dict[str, int]:

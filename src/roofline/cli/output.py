@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from roofline.cli.progress import end, hush
 from roofline.ir.csvfile import csv_text
@@ -91,6 +91,15 @@ _quiet = False
 def note(text: str) -> None:
     """Say something beside the output, before it or at the end."""
     _notes.append(one_line(text))
+
+
+def interrupted(done: str) -> NoReturn:
+    """Say that the same command goes on from what is done, and end as Ctrl-C does."""
+    from typer import Abort
+
+    note(f"interrupted {done}; the same command goes on from there")
+    say_notes()
+    raise Abort
 
 
 def quieten() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from roofline.cli import options as opt
 from roofline.cli.app import COMPILE, command
-from roofline.cli.output import note
+from roofline.cli.output import interrupted
 from roofline.cli.progress import progress
 from roofline.cli.tables import facts, table, time_text
 from roofline.ir.errors import UsageError
@@ -60,7 +60,7 @@ def tune(
         )  # fmt: skip
     output.write(result, _parts(result))
     if result.interrupted:
-        note(f"interrupted after {len(result.measured)} measurements; the same command goes on from there")
+        interrupted(f"after {len(result.measured)} measurements")
 
 
 def _amount(budget: str | None) -> float:
