@@ -170,6 +170,30 @@ def test_smoothing_leaves_the_function_and_helps_int8() -> None:
     assert errors[1] > errors[0] + 3
 
 
+@pytest.mark.parametrize("activations", ["int8", "fp8", "mxfp8", "mxfp4", "nvfp4"])
+def test_a_module_takes_the_pairs_of_formats_that_the_pass_takes(activations: str) -> None:
+    torch = pytest.importorskip("torch")
+    net, x = torch.nn.Linear(64, 64, dtype=torch.float32), torch.ones(2, 64)
+    graph = rl.from_torch(net, x)
+
+    def refused(call: Callable[..., Any], *args: Any, **words: Any) -> str:
+        try:
+            call(*args, **words, keep=())
+        except rl.errors.UsageError as error:
+            return str(error).partition(": ")[2]
+        return ""
+
+    def rounded(**words: Any) -> Any:
+        return rl.quant.quantize_module(net, (), rl.quant.Recipe(**words))
+
+    pairs = [{"weights": word, "activations": activations}
+             for word in ("int8", "fp8", "int4-g32", "mxfp8", "mxfp4", "nvfp4")]  # fmt: skip
+    of_pass = [refused(rl.passes.quantize, graph, **pair) for pair in pairs]
+    assert [refused(rounded, **pair) for pair in pairs] == of_pass
+    assert any("cannot meet" in text for text in of_pass)
+    assert "" in of_pass
+
+
 def test_a_module_rounds_its_convolutions_by_their_windows() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from roofline.frontends.torch import from_torch
@@ -12,13 +13,14 @@ from roofline.ir.errors import MissingExtra, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.text import shown
 from roofline.ops.rounding import Format, number_format, quantized
-from roofline.passes.formats.quantize import check_patterns, format_for
+from roofline.passes.formats.quantize import check_pair, check_patterns, format_for
 from roofline.passes.formats.scales import activation_format
 from roofline.quant.arrays import array, like
 from roofline.quant.observing import AXES, Seen, is_convolution, kind_of, layers_of, observe_module, weight_of
 from roofline.quant.ranges import Range, calibrate
 from roofline.quant.recipes import Layer, QuantizedModel, Recipe, round_layer
 from roofline.quant.smoothing import smooth
+from roofline.quant.words import as_format, stored_as
 
 if TYPE_CHECKING:
     import torch
@@ -59,15 +61,16 @@ def quantize_module(module: Any, batches: Iterable[Any] = (), recipe: Recipe | s
         recipe = replace(recipe, weights=recipe.activations)
     result, batches = copy.deepcopy(module).eval(), list(batches)
     words = _words(result, recipe)
+    reads = {} if recipe.activations is None else {name: _read_in(result, name, words[name], recipe) for name in words}
     if not batches and recipe.calibrates:
         raise UsageError("quantize_module: GPTQ, static scales and smoothing need calibration batches")
     if recipe.smooth is not None:
         _smooth(result, batches, recipe.smooth)
     seen = observe_module(result, batches, keep=recipe.has_static_scales)
     layers = [_rounded(result, name, word, recipe, seen[name]) for name, word in words.items()]
-    for name in words if recipe.activations is not None else ():
+    for name, form in reads.items():
         layer = result.get_submodule(name)
-        layer.register_forward_pre_hook(_Rounding.of(layer, recipe, seen[name]))
+        layer.register_forward_pre_hook(_Rounding.of(layer, form, recipe, seen[name]))
     return QuantizedModel(type(module).__name__, recipe, tuple(layers), module=result)
 
 
@@ -128,6 +131,16 @@ def _rounded(module: torch.nn.Module, name: str, word: str, recipe: Recipe, seen
     return made
 
 
+def _read_in(module: torch.nn.Module, name: str, word: str, recipe: Recipe) -> str:
+    """Return the format that a layer reads; it must go with that of its weights, as in the pass."""
+    layer: Any = module.get_submodule(name)
+    row = prod(layer.weight.shape[axis] for axis in AXES[kind_of(layer)])
+    by_row = recipe.scales == "dynamic" and not is_convolution(layer)
+    form = activation_format(str(recipe.activations), row if by_row else None, recipe.scales)
+    check_pair(name, stored_as(as_format(word, row, name)), form)
+    return form
+
+
 @dataclass(frozen=True, eq=False)
 class _Rounding:
     """A hook that rounds what a layer reads: by rows of a linear layer, with one scale for all of a convolution."""
@@ -137,13 +150,9 @@ class _Rounding:
     within: Range | None = None
 
     @classmethod
-    def of(cls, layer: Any, recipe: Recipe, seen: Seen) -> _Rounding:
-        """Return the hook for a layer."""
-        word, axis = str(recipe.activations), 1 - layer.weight.ndim if is_convolution(layer) else -1
-        if recipe.scales == "dynamic" and axis == -1:
-            row = int(layer.weight.shape[AXES[kind_of(layer)][0]])
-            return cls(number_format(activation_format(word, row, "dynamic")), axis)
-        form = number_format(activation_format(word, None, recipe.scales))
+    def of(cls, layer: Any, word: str, recipe: Recipe, seen: Seen) -> _Rounding:
+        """Return the hook for a layer and the format that it reads."""
+        form, axis = number_format(word), 1 - layer.weight.ndim if is_convolution(layer) else -1
         if form.per != "channel":
             return cls(form, axis)
         form = number_format(form.name, per="tensor")

@@ -330,7 +330,7 @@ def _multiply(work: Rewriter, matrix: Matrix, stored: str, activations: str | No
         return
     kind = OPS[node.op].kind
     form = activation_format(activations, first.shape[-1] if kind != "conv" else None, work.scales)
-    _check_pair(matrix, stored, form)
+    check_pair(node.name, stored, form)
     unit = multiplied_as(form)
     if multiplied_as(stored) != unit:
         work.dequantize(node, matrix.position, unit)
@@ -342,16 +342,15 @@ def _multiply(work: Rewriter, matrix: Matrix, stored: str, activations: str | No
         work.notes["scales of convolutions' inputs are static: one per tensor, known in advance"] = None
 
 
-def _check_pair(matrix: Matrix, stored: str, form: str) -> None:
+def check_pair(name: str, stored: str, form: str) -> None:
     """Narrower weights are dequantised to the activations' format; equal ones are multiplied as they are."""
     weight, unit = multiplied_as(stored), multiplied_as(form)
     blocks = unit == "fp4" and stored != form
     if (weight == unit and not blocks) or DTYPES[stored].bits < DTYPES[form].bits:
         return
-    name = next(word for word, units in ACTIVATIONS.items() if units == unit and (word == form or unit != "fp4"))
+    need = next(word for word, units in ACTIVATIONS.items() if units == unit and (word == form or unit != "fp4"))
     raise UsageError(
-        f"{matrix.node.name}: weights in {stored} cannot meet activations in {form}; store the weights as {name} or "
-        "narrower"
+        f"{name}: weights in {stored} cannot meet activations in {form}; store the weights as {need} or narrower"
     )
 
 
