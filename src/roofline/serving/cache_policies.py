@@ -5,26 +5,25 @@ the device they take memory from sequences that run; on the host they have to co
 some length on, since reading a prompt takes more than a time in proportion to its length, and copying does not
 (LMCache, https://docs.lmcache.ai; Mooncake, Qin et al. 2024, arXiv:2407.00079, section 3; vLLM's offloading connector,
 https://docs.vllm.ai/en/latest/features). Blocks share whole blocks only and waste half a block of each sequence in the
-mean (PagedAttention, Kwon et al. 2023, arXiv:2309.06180). Narrow formats hold more, and what they cost in accuracy is
-measured on the attention of the model's shape (KIVI, Liu et al. 2024, arXiv:2402.02750, which also shows that keys of
-real models have a few large channels: give your own keys to see what they do).
+mean (PagedAttention, Kwon et al. 2023, arXiv:2309.06180). Narrow formats hold more, and cost accuracy
+(:mod:`roofline.serving.cache_accuracy`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache as cached
+from functools import partial
 from itertools import product
-from math import isfinite, log2
+from math import log2
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roofline.analysis.estimates import estimate
-from roofline.frontends.source import Program, as_graph
+from roofline.frontends.source import Program
 from roofline.hardware.library import AnyChip
 from roofline.ir.dtypes import dtype
 from roofline.ir.errors import UsageError
@@ -34,153 +33,18 @@ from roofline.ir.report import Report, subject
 from roofline.ir.sizes import symbol
 from roofline.ir.units import format_bytes, parse
 from roofline.ops.builder import Builder
-from roofline.ops.deviation import Deviation, deviation_of
-from roofline.ops.reference import execute
-from roofline.ops.rounding import number_format, quantized
-from roofline.passes.formats.scales import cache_format
+from roofline.serving.cache_accuracy import cache_error
 from roofline.serving.deployment import Deployment, deployment
 from roofline.serving.kvcache import kv_cache
-from roofline.serving.request_traces import RequestTrace, lru_hits, read_requests
+from roofline.serving.prefix_cache import HitCurve, hit_curve
+from roofline.serving.request_traces import Floats, RequestTrace
 
-Floats = NDArray[np.float64]
+_Hits = Callable[[float, float], tuple[float, float]]
 
 #: Where the keys and values of prompts that were read stay: nowhere, on the device, or on the device and then the host.
 PLACES = ("none", "device", "host")
-#: Positions and queries over which the error of a format is measured.
-POSITIONS, QUERIES = 512, 8
-#: Points of a curve of hits over capacity, and lengths at which a copy is held against reading again.
-CURVE, LENGTHS = 24, np.unique(np.round(2 ** (np.arange(18 * 8 + 1) / 8)))
-
-
-# --- accuracy ---------------------------------------------------------------------------------------------------------
-
-
-def cache_error(
-    program: Program, cache: str, *, queries: Any = None, keys: Any = None, values: Any = None,
-    positions: int = POSITIONS, seed: int = 0,
-) -> Deviation:  # fmt: skip
-    """Measure the error that a format of the cache causes in the output of attention.
-
-    Keys and values are rounded for each token and head, and attention is executed in double precision with them and
-    without. Normal numbers are drawn where none are given; those of a real model have outliers, which cost more.
-
-    Args:
-        program: A model with a cache: its heads and their widths are taken.
-        cache: Number format of the keys and values.
-        queries: Of shape (heads, queries, width).
-        keys: Of shape (key heads, positions, width).
-        values: Of shape (key heads, positions, width); of a latent cache its first columns, and not given.
-        positions: That are attended to, where keys are drawn.
-        seed: Of what is drawn.
-
-    Returns:
-        SQNR [dB], cosine and largest error of the outputs.
-
-    Raises:
-        UsageError: A program without attention to a cache.
-        ShapeError: Arrays that do not go together.
-
-    Example:
-        >>> wide, narrow = (cache_error("llama-3-8b", name).sqnr_db for name in ("int8", "int4"))
-        >>> wide > narrow + 15
-        True
-    """
-    for name, array in (("queries", queries), ("keys", keys), ("values", values)):
-        if array is not None and np.ndim(array) != 3:
-            raise UsageError(
-                f"{name}: expected an array of three axes, heads, positions and width; given {np.ndim(array)}"
-            )
-    program = as_graph(program, implied="decode")
-    held = whole_number("positions", positions if keys is None else np.shape(keys)[-2], 1, 65536)
-    graph, latent = _attention(program, held, QUERIES if queries is None else np.shape(queries)[-2])
-    names = ("q", "k") if latent else ("q", "k", "v")
-    own = dict(zip(("q", "k", "v"), (queries, keys, values), strict=True))
-    draw = np.random.default_rng(seed)
-    arrays = {
-        name: draw.standard_normal(tuple(map(int, graph.tensors[name].shape)))  # type: ignore[arg-type]
-        if own[name] is None else np.asarray(own[name], dtype=np.float64)[None] for name in names
-    }  # fmt: skip
-    form = number_format(cache_format(cache, arrays["k"].shape[-1], "dynamic"))
-    rounded = {name: array if name == "q" else quantized(array, form).values for name, array in arrays.items()}
-    before, after = (next(iter(execute(graph, each).values())) for each in (arrays, rounded))
-    return deviation_of(before, after)
-
-
-def _attention(graph: Graph, positions: int, queries: int) -> tuple[Graph, bool]:
-    """Cut the first full attention out of a decode step, with several queries; tell whether keys hold the values."""
-    nodes = {node.op: node for node in reversed(graph.nodes) if node.op in ("attention_scores", "attention_values")}
-    if len(nodes) < 2 or not any(tensor.kind == "cache" for tensor in graph.tensors.values()):
-        raise UsageError(f"{graph.name}: no attention to a cache, whose formats could be compared")
-    shapes = [graph.tensors[name].shape for op in ("attention_scores", "attention_values") for name in nodes[op].inputs]
-    (_, heads, _, width), (_, groups, *_), _, (*_, value) = shapes
-    latent = groups == 1 and value != width
-    b = Builder("attention", "fp32")
-    q, k = b.input("q", (1, heads, queries, width)), b.input("k", (1, groups, positions, width))
-    held = (1, groups, positions, value)
-    v = b.op("slice", k, shape=held, start=0) if latent else b.input("v", held)
-    weights = b.op("attention_softmax", b.op("attention_scores", q, k))
-    return b.graph([b.op("attention_values", weights, v)]), latent
-
-
-# --- hits -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class HitCurve:
-    """Share of the tokens of prompts that are there already, by the room of a cache.
-
-    From :func:`roofline.serving.hit_curve`.
-
-    Attributes:
-        tokens: Rooms [token].
-        hits: Share of all tokens of prompts at each.
-        trace: The requests, or ``None`` for a share that was given.
-    """
-
-    tokens: Floats
-    hits: Floats
-    trace: RequestTrace | None = None
-
-    def at(self, tokens: float) -> float:
-        """Return the share of hits with room for so many tokens, exactly."""
-        if self.trace is None:
-            return float(self.hits[0]) if tokens > 0 else 0.0
-        return _share(self.trace, tokens)
-
-
-def hit_curve(trace: RequestTrace | str | os.PathLike[str], points: int = CURVE) -> HitCurve:
-    """Simulate a cache of prompts, the least recent blocks evicted first, for rooms up to that of all blocks.
-
-    Args:
-        trace: Requests with ids of blocks, or their file.
-        points: Rooms, in equal ratios.
-
-    Returns:
-        Hits over room; more room never hits less.
-
-    Raises:
-        UsageError: A trace without ids of blocks.
-
-    Example:
-        >>> import roofline as rl
-        >>> again = rl.serving.made_requests([0, 1, 2, 3], 1024, 1, ids=[[1, 2], [3, 4], [1, 2], [3, 4]])
-        >>> hit_curve(again).hits[[0, -1]].round(2).tolist()
-        [0.0, 0.5]
-    """
-    replay = trace if isinstance(trace, RequestTrace) else read_requests(trace)
-    most = len(np.unique(replay.ids)) if len(replay.ids) else 1
-    rooms = np.unique(np.geomspace(1, most, whole_number("points", points, 2, 1000)).round()) * replay.block
-    return HitCurve(rooms, np.asarray([_share(replay, room) for room in rooms.tolist()]), replay)
-
-
-def _share(trace: RequestTrace, tokens: float) -> float:
-    """Return the share of the tokens of prompts that a cache of so many has."""
-    room = min(tokens // trace.block, len(trace.ids)) if isfinite(tokens) else len(trace.ids)
-    hits = lru_hits(trace, int(room)) * trace.block
-    return float(np.minimum(hits, trace.prompt - 1).sum() / trace.prompt.sum())
-
-
-# --- policies ---------------------------------------------------------------------------------------------------------
+#: Lengths at which a copy is held against reading again.
+LENGTHS = np.unique(np.round(2 ** (np.arange(18 * 8 + 1) / 8)))
 
 
 @dataclass(frozen=True)
@@ -259,10 +123,7 @@ class CachePolicies(Report):
 
     def summary(self) -> dict[str, Any]:
         """Return hits over room, and copies against reading again over lengths."""
-        curve = self.curve
-        points = (
-            [] if curve is None or curve.trace is None else zip(curve.tokens.tolist(), curve.hits.tolist(), strict=True)
-        )
+        points = zip(self.curve.tokens.tolist(), self.curve.hits.tolist(), strict=True) if self.curve else ()
         hits = [{"room_tokens": tokens, "hits": share} for tokens, share in points]
         lengths = [
             {"prefix_tokens": int(n), "saved_s": float(self.saved_s[i]),
@@ -289,20 +150,11 @@ class CachePolicies(Report):
 
 
 def cache_policies(
-    model: Program,
-    chip: AnyChip,
-    *,
-    prompt: int,
-    new_tokens: int,
-    concurrency: int = 1,
-    blocks: Sequence[int] | int = 16,
-    caches: Sequence[str] | str = "bf16",
-    hit: float | None = None,
-    trace: RequestTrace | str | os.PathLike[str] | None = None,
-    host: str | float | None = None,
-    shared_prefix: int = 0,
-    **options: Any,
-) -> CachePolicies:
+    model: Program, chip: AnyChip, *, prompt: int, new_tokens: int, concurrency: int = 1,
+    blocks: Sequence[int] | int = 16, caches: Sequence[str] | str = "bf16", hit: float | None = None,
+    trace: RequestTrace | str | os.PathLike[str] | None = None, host: str | float | None = None,
+    shared_prefix: int = 0, **options: Any,
+) -> CachePolicies:  # fmt: skip
     """Compare what can be done with a cache: block sizes, formats, and prompts kept on the device or on the host.
 
     Args:
@@ -335,7 +187,10 @@ def cache_policies(
     """
     numbers = {"prompt": prompt, "new_tokens": new_tokens, "concurrency": concurrency}
     sizes = {name: whole_number(name, value, 1, 10**7) for name, value in numbers.items()}
-    curve = _hits(hit, trace)
+    if hit is not None and trace is not None:
+        raise UsageError("hit and trace: a trace says itself how much is there; give one of them")
+    curve = None if trace is None else hit_curve(trace)
+    hits = partial(_hits, curve, 0.0 if hit is None else finite_number("hit", hit, 0, 1))
     room = 0.0 if host is None else finite_number("host", parse(host, "B", "host"), 0)
     formats = [caches] if isinstance(caches, str) else as_list("caches", caches)
     sides = [blocks] if isinstance(blocks, int) else as_list("blocks", blocks)
@@ -343,49 +198,35 @@ def cache_policies(
     for name, block in product(formats, sides):
         stored = None if dtype(name).bits >= 16 else name
         served = deployment(model, chip, block=block, cache=stored, shared_prefix=shared_prefix, **options)
-        made.append(_made(served, name, sizes, curve, room))
-    return _joined(made, curve)
-
-
-@dataclass(frozen=True, eq=False)
-class _Made:
-    """The policies of a format and a block, and what copies take and save over lengths [s]."""
-
-    title: str
-    about: dict[str, Any]
-    rows: tuple[CachePolicy, ...]
-    lengths: Floats
-    saved: Floats
-    fetch: Floats | None
-
-
-def _made(served: Deployment, name: str, sizes: dict[str, Any], curve: HitCurve | None, host: float) -> _Made:
-    check_positions(served.shown, {"C": sizes["prompt"] + sizes["new_tokens"] - 1})
-    lengths = LENGTHS[sizes["prompt"] > LENGTHS]
-    saved, fetch = _saved(served, sizes["prompt"], lengths), _fetch(served, lengths) if host else None
-    costs = _costs(served, sizes, name, None if fetch is None else _break_even(lengths, fetch, saved))
-    rows = tuple(_policy(costs, served, place, curve, sizes, host) for place in PLACES[: 3 if host else 2])
-    title = f"{served.shown.title} on {served.devices} x {served.chip.name}"
-    requests = {**sizes, "shared_prefix": served.shared_prefix}
-    about = subject(served.shown, served.chip.name) | {"phase": "serving", "sizes": requests}
-    return _Made(title, {**about, "devices": served.devices, "tp": served.tp}, rows, lengths, saved, fetch)
-
-
-def _joined(made: list[_Made], curve: HitCurve | None) -> CachePolicies:
+        made.append(_compared(served, name, sizes, hits, room))
     if not made:
         raise UsageError("caches, blocks: give at least one format and one size of a block")
-    rows, last = tuple(row for each in made for row in each.rows), made[-1]
-    fetch = {each.rows[0].cache: each.fetch for each in made if each.fetch is not None}
-    about = {**made[0].about, "passes": []}  # formats of the cache are in the rows
-    return CachePolicies(last.title, about, rows, curve, last.lengths, last.saved, fetch)
+    fetch = {name: seconds for each in made for name, seconds in each.fetch_s.items()}
+    rows = tuple(row for each in made for row in each.policies)
+    return replace(made[-1], about=made[0].about, policies=rows, curve=curve, fetch_s=fetch)
 
 
-def _hits(hit: float | None, trace: Any) -> HitCurve | None:
-    if hit is not None and trace is not None:
-        raise UsageError("hit and trace: a trace says itself how much is there; give one of them")
-    if trace is not None:
-        return hit_curve(trace)
-    return None if hit is None else HitCurve(np.zeros(1), np.asarray([finite_number("hit", hit, 0, 1)]))
+def _hits(curve: HitCurve | None, share: float, near: float, far: float) -> tuple[float, float]:
+    """Return the share of a prompt that is there with room on the device, and with some on the host too."""
+    if curve is not None:
+        return curve.at(near), curve.at(near + far)
+    there = share if near + far > 0 else 0.0
+    return (0.0 if far else there), there  # a share that is given comes from the host whole
+
+
+def _compared(served: Deployment, name: str, sizes: dict[str, Any], hits: _Hits, host: float) -> CachePolicies:
+    """Return the policies of one format and one size of blocks."""
+    check_positions(served.shown, {"C": sizes["prompt"] + sizes["new_tokens"] - 1})
+    lengths = LENGTHS[sizes["prompt"] > LENGTHS]
+    saved, fetch = _saved(served, sizes["prompt"], lengths), {name: _fetch(served, lengths)} if host else {}
+    base = _costs(served, sizes, name, _break_even(lengths, fetch[name], saved) if host else None)
+    placed = [_policy(base, served, place, hits, sizes, host) for place in PLACES[1 : 3 if host else 2]]
+    title = f"{served.shown.title} on {served.devices} x {served.chip.name}"
+    about = subject(served.shown, served.chip.name) | {
+        "phase": "serving", "sizes": {**sizes, "shared_prefix": served.shared_prefix},
+        "devices": served.devices, "tp": served.tp, "passes": [],  # formats of the cache are in the rows
+    }  # fmt: skip
+    return CachePolicies(title, about, (base, *placed), None, lengths, saved, fetch)
 
 
 def _costs(served: Deployment, sizes: dict[str, Any], name: str, break_even: int | None) -> CachePolicy:
@@ -393,10 +234,8 @@ def _costs(served: Deployment, sizes: dict[str, Any], name: str, break_even: int
     prompt, new, running = sizes["prompt"], sizes["new_tokens"], sizes["concurrency"]
     contexts = np.unique(np.linspace(prompt, prompt + new, min(new + 1, 256)).astype(np.int64)).tolist()
     prefix = min(served.shared_prefix, prompt)
-    held = [
-        kv_cache(stage, contexts, batch=running, block=served.block, shared_prefix=prefix)
-        for stage in served.decode_stages
-    ]
+    held = [kv_cache(stage, contexts, batch=running, block=served.block, shared_prefix=prefix)
+            for stage in served.decode_stages]  # fmt: skip
     fullest = max(held, key=lambda each: float(each.bytes_per_token))
     recompute = _read(served, prompt, 0)
     narrow = dtype(name).bits < 16
@@ -409,22 +248,18 @@ def _costs(served: Deployment, sizes: dict[str, Any], name: str, break_even: int
 
 
 def _policy(
-    base: CachePolicy, served: Deployment, place: str, curve: HitCurve | None, sizes: dict[str, Any], host: float
+    base: CachePolicy, served: Deployment, place: str, hits: _Hits, sizes: dict[str, Any], host: float
 ) -> CachePolicy:  # fmt: skip
     """Return what keeping prompts at a place comes to."""
-    prompt, longest = sizes["prompt"], sizes["prompt"] + sizes["new_tokens"]
-    if place == "none":
-        return base
-    near = max(base.sequences - sizes["concurrency"], 0) * longest
+    prompt = sizes["prompt"]
+    near = max(base.sequences - sizes["concurrency"], 0) * (prompt + sizes["new_tokens"])
     far = host / base.bytes_per_token if place == "host" else 0.0
-    here, there = (curve.at(room) if curve is not None else 0.0 for room in (near, near + far))
-    if place == "host" and curve is not None and curve.trace is None:
-        here = 0.0  # a share that is given comes from the host whole
-    cached = min(round(prompt * there), prompt - 1)
+    here, there = hits(near, far)
     back = round(prompt * (there - here))
     fetch = float(_fetch(served, np.asarray([back]))[0]) if back else 0.0
+    first = fetch + _read(served, prompt, min(round(prompt * there), prompt - 1))
     return replace(base, place=place, room=near + far, device_hits=here, host_hits=there - here, fetch=fetch,
-                   first_token=fetch + _read(served, prompt, cached))  # fmt: skip
+                   first_token=first)  # fmt: skip
 
 
 # --- times ------------------------------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ import csv
 import json
 import os
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -60,17 +60,12 @@ def _moment(text: Any) -> float:
     return (time.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()
 
 
-def _milliseconds(value: Any) -> float:
-    return float(value) / 1e3
-
-
 _TABLES = (
     _Layout("roofline", ("arrival", "prompt", "output"), float),
     _Layout("azure", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), _moment),
     _Layout("burstgpt", ("Timestamp", "Request tokens", "Response tokens"), float),
 )
-_OBJECTS = _Layout("mooncake", ("timestamp", "input_length", "output_length"), _milliseconds, "hash_ids")
-FORMATS = (*(table.name for table in _TABLES), _OBJECTS.name)
+_OBJECTS = _Layout("mooncake", ("timestamp", "input_length", "output_length"), lambda ms: float(ms) / 1e3, "hash_ids")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -199,25 +194,20 @@ def read_requests(source: str | os.PathLike[str], *, requests: int | None = None
         >>> trace.qps, trace.prompt.tolist()
         (2.0, [1000, 3000])
     """
-    most = MAX_REQUESTS if requests is None else whole_number("requests", requests, 1, MAX_REQUESTS)
+    requests = None if requests is None else whole_number("requests", requests, 1, MAX_REQUESTS)
     block = whole_number("block", block, 1, 2**20)
     with open_lines(source) as (name, lines):
         layout, rows = _rows(name, lines)
-        read, skipped = _read(name, layout, rows, most, block, all_of_it=requests is None)
+        read, skipped = _read(name, layout, rows, requests, block)
     if not read.arrival:
         raise UsageError(f"{name}: no requests{f', only {skipped:,} without prompt or answer' if skipped else ''}")
     return _sorted(name, layout.name, read, skipped, block)
 
 
 def made_requests(
-    arrival: Sequence[float] | Floats,
-    prompt: Any,
-    output: Any,
-    *,
-    name: str = "requests",
-    ids: Sequence[Sequence[int]] = (),
-    block: int = HASHED,
-) -> RequestTrace:
+    arrival: Sequence[float] | Floats, prompt: Any, output: Any, *, name: str = "requests",
+    ids: Sequence[Sequence[int]] = (), block: int = HASHED,
+) -> RequestTrace:  # fmt: skip
     """Make a trace of requests from numbers.
 
     Args:
@@ -274,11 +264,11 @@ def _rows(name: str, lines: Iterator[tuple[int, str]]) -> tuple[_Layout, Iterato
     """Tell the format by the first line, and return each row with its line: a dictionary, or the fault of it."""
     number, first = next(lines, (1, ""))
     if first.lstrip().startswith("{"):
-        return _OBJECTS, ((at, _object(line)) for at, line in _with(number, first, lines))
+        return _OBJECTS, ((at, _parsed((), line)) for at, line in chain([(number, first)], lines))
     columns = [cell.strip() for cell in next(csv.reader([first]), [])]
     for table in _TABLES:
         if set(table.columns) <= set(columns):
-            return table, ((at, _cells(columns, line)) for at, line in lines)
+            return table, ((at, _parsed(columns, line)) for at, line in lines)
     known = "; ".join(", ".join(layout.columns) for layout in (*_TABLES, _OBJECTS))
     words = [column for layout in _TABLES for column in layout.columns]
     near = next((hint for column in columns if (hint := did_you_mean(column, words))), "")
@@ -286,40 +276,29 @@ def _rows(name: str, lines: Iterator[tuple[int, str]]) -> tuple[_Layout, Iterato
                      f"{', '.join(columns)[:200] or 'none'}{near}")  # fmt: skip
 
 
-def _with(number: int, first: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    yield number, first
-    yield from lines
-
-
-def _object(line: str) -> Any:
+def _parsed(columns: Sequence[str], line: str) -> Any:
+    """Return a row, of JSON where there are no columns; nothing where it is none."""
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _cells(columns: Sequence[str], line: str) -> dict[str, str]:
-    try:
-        return dict(zip(columns, next(csv.reader([line])), strict=False))
-    except csv.Error:
-        return {}
+        return dict(zip(columns, next(csv.reader([line])), strict=False)) if columns else json.loads(line)
+    except (ValueError, RecursionError, csv.Error):
+        return {} if columns else None
 
 
 def _read(
-    name: str, layout: _Layout, rows: Iterator[tuple[int, Any]], most: int, block: int, *, all_of_it: bool
+    name: str, layout: _Layout, rows: Iterator[tuple[int, Any]], requests: int | None, block: int
 ) -> tuple[_Read, int]:  # fmt: skip
-    """Read rows until there are ``most`` requests.
+    """Read rows until there are so many requests, or all; return how many have no prompt or answer, too.
 
     Raises:
         UsageError: A row that is no request, or more than may be read.
     """
     read, skipped = _Read(), 0
     for number, row in rows:
-        if len(read.arrival) == most:
-            if all_of_it:
-                raise UsageError(f"{name}: more than {most:,} requests; give how many of the first are to be read "
-                                 f"(--requests 100000, requests=100000)")  # fmt: skip
+        if len(read.arrival) == requests:
             break
+        if len(read.arrival) == MAX_REQUESTS:
+            raise UsageError(f"{name}: more than {MAX_REQUESTS:,} requests; give how many of the first are to be read "
+                             f"(--requests 100000, requests=100000)")  # fmt: skip
         try:
             arrival, prompt, output, ids = _request(layout, row, block)
         except UsageError as problem:
@@ -376,39 +355,3 @@ def _sorted(name: str, form: str, read: _Read, skipped: int, block: int) -> Requ
     prompt, output = (np.asarray(each, dtype=np.int64)[order] for each in (read.prompt, read.output))
     ends = np.cumsum((ends - starts)[order])
     return RequestTrace(name, form, arrival[order] - arrival.min(), prompt, output, ids, ends, block, skipped)
-
-
-def lru_hits(trace: RequestTrace, blocks: int) -> Ints:
-    """Count the leading blocks of each prompt that a cache holds when it arrives, the least recent ones evicted first.
-
-    A prompt's blocks are touched from the last to the first, as vLLM frees them, so that an ending goes before what it
-    follows (https://docs.vllm.ai/en/latest/design/prefix_caching.html). Then a larger cache holds all that a smaller
-    one does (Mattson et al. 1970, Evaluation techniques for storage hierarchies).
-
-    Args:
-        trace: Requests with the ids of their blocks.
-        blocks: That the cache has room for.
-
-    Returns:
-        Blocks for each request.
-
-    Raises:
-        UsageError: A trace without ids of blocks.
-
-    Example:
-        >>> trace = made_requests([0, 1, 2], 1024, 10, ids=[[1, 2], [3, 4], [1, 5]])
-        >>> lru_hits(trace, 4).tolist(), lru_hits(trace, 2).tolist()
-        ([0, 0, 1], [0, 0, 0])
-    """
-    if not len(trace.ids):
-        raise UsageError(f"{trace.name}: no ids of blocks, so nothing says which prompts share a prefix; "
-                         f"Mooncake's format has them, or give the share of hits")  # fmt: skip
-    room, cache, hits = whole_number("blocks", blocks, 0), OrderedDict[int, None](), []
-    for ids in trace.blocks():
-        hits.append(next((at for at, each in enumerate(ids) if each not in cache), len(ids)))
-        for each in reversed(ids):
-            cache[each] = None
-            cache.move_to_end(each)
-        while len(cache) > room:
-            cache.popitem(last=False)
-    return np.asarray(hits, dtype=np.int64)

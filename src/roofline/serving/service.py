@@ -358,12 +358,12 @@ def serve(
         steady = (closed_apart if load == "users" else open_apart)(one.steps(), work, values, apart)
     else:
         steady = (closed_loop if load == "users" else open_loop)(one.steps(), work, values)
-    limits = Limits(_seconds("ttft", ttft), _seconds("tpot", tpot), _stated("price", price), _stated("watts", watts))
+    limits = Limits(limit("ttft", ttft), limit("tpot", tpot), _stated("price", price), _stated("watts", watts))
     return Service(one, work, load, values, steady, limits, reading, apart, "" if draft is None else str(draft))
 
 
-def _seconds(name: str, value: str | float | None) -> float | None:
-    """Return a limit, refused where it is none."""
+def limit(name: str, value: str | float | None) -> float | None:
+    """Return a limit [s], refused where it is none."""
     seconds = None if value is None else parse(value, "s", name)
     if seconds is not None and seconds <= 0:
         raise UsageError(f"{name}={value!r}: expected a time above zero")

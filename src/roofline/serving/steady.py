@@ -68,7 +68,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.ir.errors import UsageError
-from roofline.serving.steps import StepTimes
+from roofline.serving.steps import StepTimes, Times
 
 Floats = NDArray[np.float64]
 
@@ -112,6 +112,22 @@ class Speculation:
             (3.69, 1.0)
         """
         return float(sum(self.accepted**i for i in range(self.drafted + 1)))
+
+    def step(self, steps: Times, tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1) -> Floats:
+        """Return the time of a step that verifies what is drafted, and of drafting it [s].
+
+        Args:
+            steps: Times of steps.
+            tokens: Tokens of prompts that it reads.
+            past: Tokens of each prompt before them.
+            decodes: Sequences that get tokens.
+            context: Positions that each of them attends to, on average.
+            prompts: Prompts that the tokens belong to.
+        """
+        seconds = steps.seconds(tokens, past, decodes, context, prompts, self.drafted + 1)
+        if self.seconds is not None:
+            seconds = seconds + np.where(np.asarray(decodes) > 0, self.seconds(decodes, context), 0.0)
+        return np.asarray(seconds)
 
 
 #: No token is drafted.
@@ -233,9 +249,7 @@ class _Engine:
     work: Work
 
     def decode(self, decodes: Any) -> Floats:
-        work = self.work
-        seconds = self.steps.seconds(0, 0, decodes, work.context, queries=work.speculation.drafted + 1)
-        return np.asarray(seconds + self._drafting(decodes))
+        return self.work.speculation.step(self.steps, 0, 0, decodes, self.work.context)
 
     def mixed(self, tokens: Any, decodes: Any, prompts: Any) -> Floats:
         work = self.work
@@ -243,13 +257,7 @@ class _Engine:
         # A prompt that takes several steps finds on average half of what the others read.
         past = work.cached + np.maximum(work.reads - tokens / prompts, 0.0) / 2
         decodes = np.asarray(decodes) * work.mixed
-        queries = work.speculation.drafted + 1
-        seconds = self.steps.seconds(tokens, past, decodes, work.context, prompts, queries)
-        return np.asarray(seconds + self._drafting(decodes))
-
-    def _drafting(self, decodes: Any) -> Any:
-        drafting = self.work.speculation.seconds
-        return 0.0 if drafting is None else np.where(decodes > 0, drafting(decodes, self.work.context), 0.0)
+        return work.speculation.step(self.steps, tokens, past, decodes, work.context, prompts)
 
 
 def closed_loop(steps: StepTimes, work: Work, users: Any, waves: bool = True) -> Steady:

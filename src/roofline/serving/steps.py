@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,6 +118,15 @@ class _Stage:
             theirs = np.where(reads, each_prompt, 0.0)
         rows, heads = np.maximum(read + fresh, 1), np.maximum(fresh + np.where(reads, prompts, 0), 1)
         return np.asarray(self.tokens(rows) + self.samples(heads) + own + theirs)
+
+
+class Times(Protocol):
+    """Something that says how long a step takes, as :meth:`StepTimes.seconds` does."""
+
+    def seconds(
+        self, prefill_tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1, queries: Any = 1
+    ) -> Any:
+        """Return the time of a step [s]."""
 
 
 @dataclass(frozen=True)

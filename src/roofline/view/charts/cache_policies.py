@@ -33,7 +33,7 @@ class CacheChoices(ResultChart):
         """Return hits over room, where a trace says them, and times over the length of a prefix."""
         result = self.policies
         panels = [self._times()]
-        if result.curve is not None and result.curve.trace is not None:
+        if result.curve is not None:
             panels.insert(0, self._hits())
         best = min(result.policies, key=lambda each: each.first_token)
         read, first = (format_si(each, "s") for each in (best.recompute, best.first_token))

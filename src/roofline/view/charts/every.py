@@ -36,7 +36,7 @@ from roofline.serving.cache_policies import CachePolicies
 from roofline.serving.plans.planning import Plan
 from roofline.serving.requests import Request
 from roofline.serving.service import Service
-from roofline.serving.simulation import Simulation
+from roofline.serving.simulation.result import Simulation
 from roofline.traces.events import Trace
 from roofline.view.charts.accuracy import plot_predictions
 from roofline.view.charts.bit_widths import plot_bit_widths

@@ -10,7 +10,7 @@ import numpy as np
 from roofline.ir.errors import UsageError
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
-from roofline.serving.simulation import Simulation
+from roofline.serving.simulation.result import Simulation
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Band, Drawing, Line, Panel, Points, Rule
 
