@@ -95,13 +95,10 @@ def _parts(result: CoDesign) -> Iterator[Any]:
 
 def _front(result: CoDesign) -> Any:
     """Return chips of the front, the least first, thinned out where there are many."""
-    front = result.front
-    step = max(1, -(-len(front) // SHOWN))
-    rows = []
-    for number in front[::step]:
-        row = result._row(number)
-        rows.append([*result.figures_at(number).values(), words(float(result.values[number]), result.objective),
-                     f"{row['area_mm2']:,.0f}", f"{row['cost_usd']:,.0f}", f"{row['pace']:.3g}",
-                     "yes" if row["meets_all"] else ""])  # fmt: skip
+    front = list(zip(result.front, result.records(), strict=True))
+    rows = [[*result.figures_at(number).values(), words(float(result.values[number]), result.objective),
+             f"{row['area_mm2']:,.0f}", f"{row['cost_usd']:,.0f}", f"{row['pace']:.3g}",
+             "yes" if row["meets_all"] else ""]
+            for number, row in front[:: max(1, -(-len(front) // SHOWN))]]  # fmt: skip
     heads = "|".join(result.figures_at(result.nearest))
     return table(f"{heads}|{result.objective}|?mm2|?USD|worst/limit|meets", rows, "front")

@@ -15,6 +15,7 @@ from typing import Any
 
 from roofline.diagnosis.causes import GUESS, Advice, Cause
 from roofline.diagnosis.reference import Reference, faster, replays
+from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.numbers import as_list
 from roofline.ir.report import Report
@@ -187,10 +188,10 @@ def _everything(dtype: str, reference: Reference) -> Reference | None:
     return replace(reference, graph=cast(reference.graph, dtype))
 
 
-def _matmuls(dtype: str, reference: Reference) -> Reference | None:
-    """Put weights and activations of matmuls in an 8-bit format that the chip multiplies faster."""
-    formats = reference.contracts_in
-    if not formats or not all(faster(reference.chip, dtype, than) for than in formats):
+def narrow_matmuls(dtype: str, reference: Reference) -> Reference | None:
+    """Put weights and activations of matmuls in a narrow format that the chip multiplies faster."""
+    unit, formats = str(DTYPES[dtype].compute), reference.contracts_in
+    if not formats or not all(faster(reference.chip, unit, than) for than in formats):
         return None
     return replace(reference, graph=quantize(reference.graph, activations=dtype))
 
@@ -226,9 +227,9 @@ CHANGES: tuple[Change, ...] = (
            "--dtype bf16", 'rl.passes.cast(graph, "bf16")', "keep an fp32 copy of weights where you train"),
     Change("everything in fp16", "math", partial(_everything, "fp16"),
            "--dtype fp16", 'rl.passes.cast(graph, "fp16")', "narrow range: scale the loss where you train"),
-    Change("matmuls in fp8", "matmuls", partial(_matmuls, "fp8"), "--activations fp8",
+    Change("matmuls in fp8", "matmuls", partial(narrow_matmuls, "fp8"), "--activations fp8",
            'rl.passes.quantize(graph, activations="fp8")', "scales per tensor or block; check the quality"),
-    Change("matmuls in int8", "matmuls", partial(_matmuls, "int8"), "--activations int8",
+    Change("matmuls in int8", "matmuls", partial(narrow_matmuls, "int8"), "--activations int8",
            'rl.passes.quantize(graph, activations="int8")', "activations quantised too; check the quality"),
     Change("weights in int8", "matmuls", partial(_stored, "int8", None), "--weights int8",
            'rl.passes.quantize(graph, weights="int8")', "with a fused weight-only kernel; otherwise slower"),

@@ -9,10 +9,9 @@ time of items, and each run takes longer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from types import SimpleNamespace
 from typing import Any
 
 from roofline.analysis.batches import LARGEST_BATCH
@@ -20,9 +19,9 @@ from roofline.analysis.estimates import Estimate, Mode, runs_as
 from roofline.analysis.evaluation import weakest
 from roofline.cost import REGIME
 from roofline.counting.grid import one_point
-from roofline.diagnosis.advice import CHANGES, COMPILE_S, WORTH, Change
+from roofline.diagnosis.advice import CHANGES, COMPILE_S, WORTH, Change, narrow_matmuls
 from roofline.diagnosis.certainty import WORDS, Gain, gain
-from roofline.diagnosis.reference import Reference, faster
+from roofline.diagnosis.reference import Reference, has_units
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, chips
@@ -72,10 +71,7 @@ def _cache(dtype: str, reference: Reference) -> Reference | None:
 
 def _blocks(dtype: str, reference: Reference) -> Reference | None:
     """Put matmuls in 4 bits with a scale a block, where the chip has units for them."""
-    chip, formats = reference.chip, reference.contracts_in
-    if "fp4" not in chip.matrix or "fp4" in chip.fallback or not all(faster(chip, "fp4", than) for than in formats):
-        return None
-    return replace(reference, graph=quantize(reference.graph, activations=dtype))
+    return narrow_matmuls(dtype, reference) if has_units(reference.chip, dtype) else None
 
 
 def _compiled_too(reference: Reference) -> Reference | None:
@@ -394,7 +390,7 @@ def _told(start: Reference, made: Sequence[_Tried], idle: Sequence[str]) -> Reco
     unmeasured = weakest(start.expected.times[0]) == "prior"
     for each in made:
         before, share = share, share * each.share
-        saved = _gain(now.expected, each.after.expected, before, share)
+        saved = gain(_times(now, before), _times(each.after, share))
         word = WORDS[1] if unmeasured and saved.certainty == WORDS[0] else saved.certainty
         steps = math.ceil(COMPILE_S / saved.saves_s) if saved.saves_s > 0 else 0
         change, earlier, now = each.change, now, each.after
@@ -402,7 +398,7 @@ def _told(start: Reference, made: Sequence[_Tried], idle: Sequence[str]) -> Reco
             change.text, saved.saves_s, saved.low_s, saved.high_s, word, share * float(now.expected.time),
             change.note.format(steps=steps), _instead(each.instead, earlier, before), change.option, change.call,
         ))  # fmt: skip
-    together = _gain(start.expected, now.expected, 1.0, share)
+    together = gain(_times(start, 1.0), _times(now, share))
     return Recommendations(start.expected, now.expected, tuple(rows), together, tuple(idle), 1 / share)
 
 
@@ -414,11 +410,6 @@ def _instead(other: _Tried | None, before: Reference, was: float) -> str:
     return f"{other.change.text}: {format_si(saves, 's')}"
 
 
-def _gain(before: Estimate, after: Estimate, was: float, share: float) -> Gain:
-    """Return what a change saves of the work of the program as given, by parts of its runs."""
-    return gain(_times(before, was), _times(after, share))
-
-
-def _times(est: Estimate, share: float) -> SimpleNamespace:
-    ends: Mapping[str, Any] = {"time_s": est.time, "low_s": est.low, "high_s": est.high}
-    return SimpleNamespace(**{name: share * float(value) for name, value in ends.items()})
+def _times(of: Reference, share: float) -> list[float]:
+    """Return the time, and its ends, of the work of the program as given: of a part of a run."""
+    return [share * float(each) for each in (of.expected.time, of.expected.low, of.expected.high)]

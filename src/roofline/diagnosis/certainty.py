@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 #: From the surest.
 WORDS = ("sure", "likely", "unsure")
@@ -27,22 +27,19 @@ class Gain:
     certainty: str
 
 
-def gain(before: Any, after: Any, share: float = 1.0) -> Gain:
-    """Return what a change saves, by two predictions (``time_s``, ``low_s``, ``high_s``).
+def gain(before: Sequence[float], after: Sequence[float]) -> Gain:
+    """Return what a change saves, by two predictions: of each the expected time, the low end and the high one [s].
 
     The two are of one program on one chip, so what makes one too slow makes the other too slow as well.
 
     Args:
         before: Without it.
-        after: With it.
-        share: Of the work of ``after`` that ``before`` does.
+        after: The same work with it.
 
     Example:
-        >>> from types import SimpleNamespace as S
-        >>> gain(S(time_s=10.0, low_s=8.0, high_s=12.0), S(time_s=9.0, low_s=7.5, high_s=11.0))
+        >>> gain((10.0, 8.0, 12.0), (9.0, 7.5, 11.0))
         Gain(saves_s=1.0, low_s=0.5, high_s=1.0, certainty='likely')
     """
-    ends = [getattr(before, end) - share * getattr(after, end) for end in ("time_s", "low_s", "high_s")]
-    apart = share * after.high_s < before.low_s
-    word = WORDS[0] if apart else WORDS[1] if min(ends) > 0 else WORDS[2]
+    ends = [was - now for was, now in zip(before, after, strict=True)]
+    word = WORDS[0] if after[2] < before[1] else WORDS[1] if min(ends) > 0 else WORDS[2]
     return Gain(ends[0], min(ends), max(ends), word)

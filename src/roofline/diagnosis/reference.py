@@ -143,6 +143,12 @@ def replays(chip: Chip) -> bool:
     return not is_cpu(chip) and chip.vendor in ("NVIDIA", "AMD", "")
 
 
+def has_units(chip: Chip, form: str) -> bool:
+    """Tell whether a chip multiplies a format as it is; one with a scale a block only where it has fp4 units."""
+    unit = "fp4" if DTYPES[form].group else str(DTYPES[form].compute)
+    return unit in chip.matrix and unit not in chip.fallback
+
+
 def faster(chip: Chip, dtype: str, than: str) -> bool:
     """Tell whether a chip multiplies faster in one format than in another.
 

@@ -66,6 +66,7 @@ def run(
         (4, True)
     """
     need_pyarrow()
+    number = _number(workers)
     what, devices, folder = question or Question(), chip_list(chips), _folder(into)
     every = [(entry, keys(entry, devices, what)) for entry in entries(models)]
     done = known_keys(folder)
@@ -73,9 +74,9 @@ def run(
     left = [job for job in jobs if any(job.keys)]
     tell, interrupted, finished = progress or (lambda share: None), False, len(jobs) - len(left)
     with ExitStack() as stack:
-        work = stack.enter_context(_pool(scheduler, workers, len(left))) if left else _here
+        work = stack.enter_context(_pool(scheduler, number, len(left))) if left else _here
         try:
-            for group, rows in work(_groups(left, _number(workers)), devices, what):
+            for group, rows in work(_groups(left, number), devices, what):
                 write_part(folder, rows, time())
                 finished += len(group)
                 tell(finished / len(jobs))
@@ -123,9 +124,8 @@ def _here(groups: Groups, chips: Sequence[Chip], question: Question) -> Done:
 
 
 @contextmanager
-def _pool(scheduler: str | None, workers: int | None, most: int) -> Iterator[Callable[..., Done]]:
+def _pool(scheduler: str | None, number: int, most: int) -> Iterator[Callable[..., Done]]:
     """Start processes, or connect to those of a scheduler."""
-    number = _number(workers)
     if scheduler is None and number == 0:
         yield _here
         return

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from roofline.diagnosis.reference import faster, replays
+from roofline.diagnosis.reference import faster, has_units, replays
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError
@@ -135,15 +135,9 @@ def _formats(state: State, target: Target) -> Iterator[Move]:
         yield Move(f"weights in {_NARROW}, {pattern} in {_WIDER}", "formats", step, ROUNDED.format(_NARROW), _KERNEL)
     formats = {tensor.dtype for tensor in state.graph.tensors.values() if tensor.kind == "weight"} - {"fp32", "fp64"}
     for form in BOTH:
-        if formats and _has_units(target.chip, form) and _pays(target.chip, form, formats):
+        if formats and has_units(target.chip, form) and _pays(target.chip, form, formats):
             yield Move(f"matmuls in {form}", "formats", Step.of("quantize", activations=form), ROUNDED.format(form),
                        "scales of activations; check the quality")  # fmt: skip
-
-
-def _has_units(chip: Chip, form: str) -> bool:
-    """Tell whether a chip multiplies a format as it is; one with a scale a block only where it has fp4 units."""
-    unit = "fp4" if DTYPES[form].group else str(DTYPES[form].compute)
-    return unit in chip.matrix and unit not in chip.fallback
 
 
 def _pays(chip: Chip, form: str, formats: Iterable[str]) -> bool:

@@ -155,7 +155,8 @@ class Optimization(Report):
         for at, step in enumerate(self.plan.steps):
             before, after = self.stages[at], self.stages[at + 1]
             share = (before.items_per_s * before.time_s) / (after.items_per_s * after.time_s)
-            saved, move = gain(before, after, share), self.moves[at]
+            now = [share * each for each in (after.time_s, after.low_s, after.high_s)]
+            saved, move = gain((before.time_s, before.low_s, before.high_s), now), self.moves[at]
             rows.append({
                 "step": repr(step), "move": move.name, "changes": move.changes, "needs": move.needs,
                 "saves_s": saved.saves_s, "saves_low_s": saved.low_s, "saves_high_s": saved.high_s,

@@ -50,12 +50,7 @@ class Depth:
 
 
 @lru_cache(maxsize=64)
-def depth_of(
-    model: Hashable,
-    dtype: str | None,
-    options: tuple[tuple[str, Any], ...],
-    stages: int,
-) -> Depth | None:
+def depth_of(model: Hashable, dtype: str | None, options: tuple[tuple[str, Any], ...], stages: int) -> Depth | None:
     """Return the shallow models of a deep one; ``None`` where it has to be built as it is.
 
     Args:
@@ -76,10 +71,7 @@ def depth_of(
         small = alone.small + (each - alone.small) % period
         return Depth(small * stages, (small + period) * stages, alone.whole) if small + period < each else None
     try:
-        whole, layers = (
-            _counts(model, dtype, options),
-            layers_of(model, dtype, options),
-        )
+        whole, layers = _counts(model, dtype, options), layers_of(model, dtype, options)
         for depth in _depths(layers):
             one, other = (_counts(model, dtype, (*options, ("layers", n))) for n in (depth.small, depth.large))
             if _on_line(depth, one, other, whole) and _fused_alike(model, dtype, options, depth):
@@ -107,12 +99,7 @@ def _on_line(depth: Depth, small: Counter[Any], large: Counter[Any], whole: Coun
     return same and all(abs(depth.line(small[key], large[key]) - whole[key]) < 1e-6 for key in whole)
 
 
-def _fused_alike(
-    model: Hashable,
-    dtype: str | None,
-    options: tuple[tuple[str, Any], ...],
-    depth: Depth,
-) -> bool:
+def _fused_alike(model: Hashable, dtype: str | None, options: tuple[tuple[str, Any], ...], depth: Depth) -> bool:
     """Tell whether fusion across layers makes the same kernels of both shallow models."""
     return all(
         len({
@@ -134,19 +121,7 @@ def _counts(model: Hashable, dtype: str | None, options: tuple[tuple[str, Any], 
     counts: Counter[Any] = Counter()
     for phase in ("decode", "prefill"):
         for kernel in kernels(_graph(model, dtype, options, phase)):
-            sizes, flops = (
-                tuple(sorted(kernel.sizes.items())),
-                tuple(sorted(kernel.flops.items())),
-            )
-            key = (
-                phase,
-                kernel.main.op,
-                kernel.main.attrs,
-                sizes,
-                kernel.stored,
-                kernel.read,
-                kernel.write,
-                flops,
-            )
+            sizes, flops = tuple(sorted(kernel.sizes.items())), tuple(sorted(kernel.flops.items()))
+            key = (phase, kernel.main.op, kernel.main.attrs, sizes, kernel.stored, kernel.read, kernel.write, flops)
             counts[key] += kernel.count
     return counts

@@ -231,40 +231,21 @@ def step_times(
         shallow: Programs of a model of fewer layers: times are then those of a deeper one, on the line through both.
         beyond: How far behind the programs it lies, as a share of the way between the two.
     """
-    time = _Timer(chip, regime, local_experts)
-    if shallow:
-        return _deeper(programs, shallow, beyond, time, attention_dp, overhead)
-    pairs = list(_distinct(programs))
-    known = {
-        id(decode): _stage(decode, prefill, time) for decode, prefill in {id(pair[0]): pair for pair in pairs}.values()
-    }
-    every = [known[id(decode)] for decode, _ in pairs]
-    return StepTimes(tuple(every), attention_dp, overhead, lru_cache(partial(_widths, time, *programs[-1])))
-
-
-def _deeper(
-    programs: Sequence[tuple[Graph, Graph]], shallow: Sequence[tuple[Graph, Graph]], beyond: float, time: _Timer,
-    attention_dp: int, overhead: tuple[float, float],
-) -> StepTimes:  # fmt: skip
-    every = tuple(_stage(*own, time, less, beyond) for own, less in zip(programs, shallow, strict=True))
-    widths = partial(_widths, time, *programs[-1], shallow[-1], beyond)
-    return StepTimes(every, attention_dp, overhead, lru_cache(widths))
+    time, less, last = _Timer(chip, regime, local_experts), shallow or programs, len(programs) - 1
+    first: dict[int, int] = {}  # of stages in the middle that hold as many layers, which are alike
+    alike = [first.setdefault(len(decode.nodes) if 0 < at < last else -at, at)
+             for at, (decode, _) in enumerate(programs)]  # fmt: skip
+    known = {at: _stage(*programs[at], time, less[at], beyond) for at in set(alike)}
+    widths = lru_cache(partial(_widths, time, programs[-1], less[-1], beyond))
+    return StepTimes(tuple(known[at] for at in alike), attention_dp, overhead, widths)
 
 
 def _widths(
-    time: _Timer, decode: Graph, prefill: Graph, shallow: tuple[Graph, Graph] | None = None, beyond: float = 0.0
+    time: _Timer, programs: tuple[Graph, Graph], shallow: tuple[Graph, Graph], beyond: float
 ) -> tuple[float, float]:
     """Return the ranges of a decode step and of a prefill as natural logarithms of a factor."""
-    less = shallow or (decode, prefill)
-    decoding = time.half_width(decode, {"B": 32.0, "C": 4096.0}, less[0], beyond)
-    return decoding, time.half_width(prefill, {"B": 1.0, "S": 4096.0}, less[1], beyond)
-
-
-def _distinct(programs: Sequence[tuple[Graph, Graph]]) -> Iterable[tuple[Graph, Graph]]:
-    """Stages in the middle that hold as many layers are alike."""
-    middle = {len(decode.nodes): (decode, prefill) for decode, prefill in programs[1:-1]}
-    for i, (decode, prefill) in enumerate(programs):
-        yield (decode, prefill) if i in (0, len(programs) - 1) else middle[len(decode.nodes)]
+    decoding = time.half_width(programs[0], {"B": 32.0, "C": 4096.0}, shallow[0], beyond)
+    return decoding, time.half_width(programs[1], {"B": 1.0, "S": 4096.0}, shallow[1], beyond)
 
 
 @dataclass(frozen=True)
@@ -306,13 +287,8 @@ class _Timer:
         return float(half_width({**parts, "whole_program": spread(self.chip, "whole_program", "program")}))
 
 
-def _stage(
-    decode: Graph, prefill: Graph, time: _Timer, shallow: tuple[Graph, Graph] | None = None,
-    beyond: float = 0.0,
-) -> _Stage:  # fmt: skip
-    ways = _ways(decode, prefill, time.appends())
-    if shallow is not None:
-        ways = _on_line(_ways(*shallow, time.appends()), ways, beyond)
+def _stage(decode: Graph, prefill: Graph, time: _Timer, shallow: tuple[Graph, Graph], beyond: float) -> _Stage:
+    ways = _on_line(_ways(*shallow, time.appends()), _ways(decode, prefill, time.appends()), beyond)
 
     def over(name: str, axes: tuple[Floats, ...], count: Callable[..., KernelCount]) -> Table:
         def counted(*at: Floats) -> list[tuple[float, KernelCount]]:

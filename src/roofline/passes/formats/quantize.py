@@ -254,11 +254,8 @@ def chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[t
     matmuls = list(dict.fromkeys(name for matrix in every for name in (matrix.node.name, matrix.root)))
     check_patterns("weights", [pattern for pattern in table if pattern != "*"], matmuls)
     check_patterns("keep", keep or (), [*matmuls, *graph.tensors, *(node.name for node in graph.nodes)])
-    picked = []
-    for matrix in every:
-        word = format_for((matrix.node.name, matrix.root), table, keep)
-        if word is not None:
-            picked.append((matrix, word))
+    words = ((matrix, format_for((matrix.node.name, matrix.root), table, keep)) for matrix in every)
+    picked = [(matrix, word) for matrix, word in words if word is not None]
     if not picked:
         raise UsageError(f"{graph.name}: every matrix is excluded; keep=() excludes none")
     return picked

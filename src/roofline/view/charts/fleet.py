@@ -52,14 +52,12 @@ class FleetRanking(ResultChart):
         return f"<FleetRanking of {self.fleet!r}>"
 
 
-def top(fleet: Fleet, most: int = MOST) -> list[dict[str, Any]]:
+def top(fleet: Fleet) -> list[dict[str, Any]]:
     """Return the rows with most to gain, each program and chip once."""
     best: dict[Any, dict[str, Any]] = {}
     for row in fleet.ranked():
         best.setdefault((row["program_path"], row["chip"], row["phase"]), row)
-        if len(best) == most:
-            break
-    return list(best.values())
+    return list(best.values())[:MOST]
 
 
 def _name(row: dict[str, Any]) -> str:
