@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from roofline.ir.errors import UsageError
 from roofline.ir.report import title
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.quant.bit_widths import BitWidths, Plan, counted
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Line, Mark, Panel, Points
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class BitWidthsChart(ResultChart):
-    """Plans of formats per layer, made by :func:`plot_bit_widths`.
+class BitWidthsChart(ResultChart[BitWidths]):
+    """Plans of formats per layer, made by :func:`plot_bit_widths`."""
 
-    Attributes:
-        widths: What it shows.
-    """
-
-    schema = "bit_widths_chart"
-
-    widths: BitWidths
+    kind, made_by, schema = BitWidths, "rl.quant.mixed", "bit_widths_chart"
 
     def drawing(self) -> Drawing:
         """Return the sums over layers as a curve, what was measured as points, and the best plan named."""
-        widths, best = self.widths, self.widths.best
+        widths, best = self.result, self.result.best
         plans = sorted(widths.shown, key=self._cost)
         sums = [(plan.time_sum if widths.against == "time" else plan.weight_bytes) for plan in plans]
         marks: list[Mark] = [
@@ -45,10 +35,10 @@ class BitWidthsChart(ResultChart):
         return Drawing((panel,), head, title(self.subject()), size=(8.0, 5.2))
 
     def _cost(self, plan: Plan) -> float:
-        return plan.time if self.widths.against == "time" else plan.weight_bytes
+        return plan.time if self.result.against == "time" else plan.weight_bytes
 
     def _word(self, plan: Plan) -> str:
-        return ", ".join(f"{number} {word}" for word, number in counted(plan, self.widths.graph).items())
+        return ", ".join(f"{number} {word}" for word, number in counted(plan, self.result.graph).items())
 
     def _points(
         self, plans: Sequence[Plan], colour: str, name: str, labels: Sequence[str], size: float = 6.0
@@ -57,9 +47,6 @@ class BitWidthsChart(ResultChart):
         hover = [f"{self._word(plan)}\n{size}, error {plan.error:.3g}" for plan, size in zip(plans, sizes, strict=True)]
         x, y = [self._cost(plan) for plan in plans], [plan.error for plan in plans]
         return Points(x, y, colour, name=name, labels=labels, hover=hover, size=size)
-
-    def __repr__(self) -> str:
-        return f"<BitWidthsChart of {len(self.widths.shown)} plans>"
 
 
 def plot_bit_widths(widths: BitWidths) -> BitWidthsChart:
@@ -80,8 +67,6 @@ def plot_bit_widths(widths: BitWidths) -> BitWidthsChart:
         >>> net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(2)))
         >>> costs = rl.quant.sensitivity(net, [torch.randn(8, 64)], ["int8"])
         >>> plot_bit_widths(rl.quant.mixed(costs, "h100-sxm", against="memory", plans=3))
-        <BitWidthsChart of 3 plans>
+        <BitWidthsChart: Formats for each layer on h100-sxm: 3 choices that no others beat>
     """
-    if not isinstance(widths, BitWidths):
-        raise UsageError(f"expected BitWidths of rl.quant.mixed, given {shown(widths)}")
     return BitWidthsChart(widths)

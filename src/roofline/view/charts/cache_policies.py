@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.serving.cache_policies import CachePolicies, CachePolicy
 from roofline.view.charts.chart import ResultChart
@@ -17,21 +13,14 @@ _COLOURS = ("kv_cache", "link", "memory", "weights", "soft")
 _PLACES = (("device", "room on the device", "D"), ("host", "room with the host", "s"))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class CacheChoices(ResultChart):
-    """Hits over room, and copies against reading, made by :func:`plot_cache_policies`.
+class CacheChoices(ResultChart[CachePolicies]):
+    """Hits over room, and copies against reading, made by :func:`plot_cache_policies`."""
 
-    Attributes:
-        policies: What it shows.
-    """
-
-    schema = "cache_choices"
-
-    policies: CachePolicies
+    kind, made_by, schema = CachePolicies, "rl.serving.cache_policies", "cache_choices"
 
     def drawing(self) -> Drawing:
         """Return hits over room, where a trace says them, and times over the length of a prefix."""
-        result = self.policies
+        result = self.result
         panels = [self._times()]
         if result.curve is not None:
             panels.insert(0, self._hits())
@@ -43,9 +32,9 @@ class CacheChoices(ResultChart):
         return Drawing(tuple(panels), f"KV cache of {result.title}", sizes, size=(8.0, 2.2 + 2.7 * len(panels)))
 
     def _hits(self) -> Panel:
-        curve = self.policies.curve
+        curve = self.result.curve
         assert curve is not None
-        rooms = [each for each in self.policies.policies if each.place != "none" and each.room > 0]
+        rooms = [each for each in self.result.policies if each.place != "none" and each.room > 0]
         last = max((each.room for each in rooms), default=curve.tokens[-1])
         line = Line(
             [*curve.tokens, max(last, curve.tokens[-1])], [*curve.hits, curve.hits[-1]], "compute", label="hits"
@@ -54,7 +43,7 @@ class CacheChoices(ResultChart):
         return Panel((line, *(_rooms(rooms, *each) for each in _PLACES)), *axes, title="what is there already")
 
     def _times(self) -> Panel:
-        result, some = self.policies, self.policies.saved_s > 0
+        result, some = self.result, self.result.saved_s > 0
         lines = [Line(result.lengths[some], result.saved_s[some], "compute", label="reading saved", bold=True)]
         lines += [
             Line(result.lengths, seconds, _COLOURS[at % len(_COLOURS)], label=f"copy of {name}", dash=True)
@@ -62,9 +51,6 @@ class CacheChoices(ResultChart):
         ]
         axes = Axis("first tokens of a prompt that are there", log=10), Axis("time", "s", log=10)
         return Panel(tuple(lines), *axes, title="reading them against copying them from the host")
-
-    def __repr__(self) -> str:
-        return f"<CacheChoices of {self.policies.title}>"
 
 
 def _rooms(rooms: list[CachePolicy], place: str, name: str, marker: str) -> Points:
@@ -93,6 +79,4 @@ def plot_cache_policies(policies: CachePolicies) -> CacheChoices:
         >>> len(plot_cache_policies(ways).drawing().panels)
         1
     """
-    if not isinstance(policies, CachePolicies):
-        raise UsageError(f"expected CachePolicies of rl.serving.cache_policies, given {shown(policies)}")
     return CacheChoices(policies)

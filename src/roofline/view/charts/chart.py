@@ -14,14 +14,16 @@ import sys
 import tempfile
 import webbrowser
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from html import escape, unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from roofline.ir.csvfile import csv_text
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.files import user_path, whole_file
 from roofline.ir.report import Report, flat, plain
+from roofline.ir.text import shown
 from roofline.view.charts.marks import Drawing
 from roofline.view.charts.paint import paint
 from roofline.view.charts.spans import shares_x
@@ -30,6 +32,7 @@ from roofline.view.charts.style import RC, settings
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Result = TypeVar("Result", bound=Report)
 #: Formats by suffix, with the metadata that would make two equal charts differ switched off.
 FORMATS: dict[str, dict[str, None]] = {
     ".png": {"Software": None},
@@ -236,24 +239,39 @@ def _with_hints(svg: str, hints: dict[str, str]) -> str:
     return re.sub(r'<g id="([\w-]+)">', hinted, svg)
 
 
-class ResultChart(Chart, ABC):
-    """A chart of one result, its first field: it is of the same subject, with the same figures and rows."""
+@dataclass(frozen=True, eq=False, repr=False)
+class ResultChart(Chart, ABC, Generic[Result]):
+    """A chart of one result: it is of the same subject, with the same figures and rows.
 
-    __slots__ = ()
+    Attributes:
+        result: What it shows.
+        kind: Type of the result.
+        made_by: What makes such results, for a reader whose own is none.
 
-    @property
-    def _result(self) -> Report:
-        result: Report = getattr(self, next(iter(vars(self))))
-        return result
+    Raises:
+        UsageError: A result of another kind.
+    """
+
+    kind: ClassVar[type[Report]]
+    made_by: ClassVar[str]
+
+    result: Result
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.result, self.kind):
+            raise UsageError(f"expected {self.kind.__name__} of {self.made_by}, given {shown(self.result)}")
 
     def subject(self) -> dict[str, Any]:
         """Return what the result is a result of."""
-        return self._result.subject()
+        return self.result.subject()
 
     def summary(self) -> dict[str, Any]:
         """Return the figures of the whole."""
-        return self._result.summary()
+        return self.result.summary()
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows of the result."""
-        return self._result.records()
+        return self.result.records()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.drawing().title}>"

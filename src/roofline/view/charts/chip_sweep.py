@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from roofline.analysis.chip_sweep import FigureSweep, Swept, reading
-from roofline.ir.errors import UsageError
 from roofline.ir.report import title
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Band, Cells, Drawing, Line, Mark, Panel, Points, Rule
@@ -19,24 +16,17 @@ from roofline.view.charts.marks import Axis, Band, Cells, Drawing, Line, Mark, P
 MOST, WORDY = 24, 12
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class FigureSweepChart(ResultChart):
-    """Times over one figure of a chip or two, made by :func:`plot_figures`.
+class FigureSweepChart(ResultChart[FigureSweep]):
+    """Times over one figure of a chip or two, made by :func:`plot_figures`."""
 
-    Attributes:
-        sweep: What it shows.
-    """
-
-    schema = "chip_sweep_chart"
-
-    sweep: FigureSweep
+    kind, made_by, schema = FigureSweep, "rl.sweep_chip", "chip_sweep_chart"
 
     def drawing(self) -> Drawing:
         """Return a curve for one figure, a map for two; others are at their last value."""
-        varied = [at for at, each in enumerate(self.sweep.figures) if len(each.values) > 1] or [0]
+        varied = [at for at, each in enumerate(self.result.figures) if len(each.values) > 1] or [0]
         panel = self._curve(varied[0]) if len(varied) == 1 else self._map(varied[0], varied[1])
-        names = " and ".join(self.sweep.figures[at].name for at in varied[:2])
-        others = [f"{each.name} {each.text(each.values[-1])}" for at, each in enumerate(self.sweep.figures)
+        names = " and ".join(self.result.figures[at].name for at in varied[:2])
+        others = [f"{each.name} {each.text(each.values[-1])}" for at, each in enumerate(self.result.figures)
                   if at not in varied[:2] and len(varied) > 2]  # fmt: skip
         buys = "buy" if " and " in names else "buys"
         head = f"What {names} {buys}"
@@ -44,11 +34,11 @@ class FigureSweepChart(ResultChart):
 
     def _along(self, *axes: int) -> tuple[Any, ...]:
         """Index the results along some axes, the others at their last value."""
-        return tuple(slice(None) if at in axes else -1 for at in range(len(self.sweep.figures)))
+        return tuple(slice(None) if at in axes else -1 for at in range(len(self.result.figures)))
 
     def _curve(self, axis: int) -> Panel:
-        figure, at = self.sweep.figures[axis], self._along(axis)
-        out = {name: values[at] for name, values in self.sweep.results.items()}
+        figure, at = self.result.figures[axis], self._along(axis)
+        out = {name: values[at] for name, values in self.result.results.items()}
         hover = [f"{figure.name} {figure.text(value)}\n{format_si(float(time), 's')}, {bound}-bound"
                  for value, time, bound in zip(figure.values, out["time"], out["bound"], strict=True)]  # fmt: skip
         x, times = figure.values, out["time"]
@@ -61,19 +51,21 @@ class FigureSweepChart(ResultChart):
             some = [i for i, each in enumerate(out["bound"]) if each == bound]
             marks.append(Points(x[some], times[some], bound, size=6.0, name=f"{bound}-bound",
                                 hover=[hover[i] for i in some]))  # fmt: skip
-        old = None if figure.is_factor else figure.places[0].value(self.sweep.base.chip)
+        old = None if figure.is_factor else figure.places[0].value(self.result.base.chip)
         if old is not None and x[0] <= old <= x[-1]:
-            marks.append(Rule(x=old, label=f"{self.sweep.base.chip.name} {figure.text(old)}", colour="soft", dash=True))
+            marks.append(
+                Rule(x=old, label=f"{self.result.base.chip.name} {figure.text(old)}", colour="soft", dash=True)
+            )
         said = reading(figure, times).partition(";")[0].partition(":")[0]
         return Panel(tuple(marks), _axis(figure), Axis("time of one run", "s", log=10), title=said)
 
     def _map(self, down: int, across: int) -> Panel:
-        first, second = self.sweep.figures[down], self.sweep.figures[across]
+        first, second = self.result.figures[down], self.result.figures[across]
         rows, columns = (np.unique(np.linspace(0, len(each.values) - 1, MOST).round().astype(int))
                          for each in (first, second))  # fmt: skip
         at = self._along(down, across)
         picked = np.ix_(rows, columns)
-        times, bounds = self.sweep.time[at][picked], self.sweep.bound[at][picked]
+        times, bounds = self.result.time[at][picked], self.result.bound[at][picked]
         words = max(times.shape) <= WORDY
         texts = [[format_si(float(each), "s") for each in row] for row in times] if words else ()
         hover = [[f"{first.name} {first.text(first.values[i])}, {second.name} {second.text(second.values[j])}\n"
@@ -84,9 +76,6 @@ class FigureSweepChart(ResultChart):
                  for each, some in ((first, rows), (second, columns))]  # fmt: skip
         x, y = Axis(second.name, categories=names[1]), Axis(first.name, categories=names[0])
         return Panel((Cells(times, texts, hover, "memory", log=True),), x, y, title="time of one run")
-
-    def __repr__(self) -> str:
-        return f"<FigureSweepChart of {self.sweep.time.size:,} chips>"
 
 
 def _axis(figure: Swept) -> Axis:
@@ -110,8 +99,6 @@ def plot_figures(sweep: FigureSweep) -> FigureSweepChart:
         >>> import roofline as rl
         >>> swept = rl.sweep_chip("gpt2", "l4", {"memory_bandwidth": "x1,x2"}, phase="decode", batch=1, context=64)
         >>> plot_figures(swept)
-        <FigureSweepChart of 2 chips>
+        <FigureSweepChart: What memory_bandwidth buys>
     """
-    if not isinstance(sweep, FigureSweep):
-        raise UsageError(f"expected a FigureSweep of rl.sweep_chip, given {shown(sweep)}")
     return FigureSweepChart(sweep)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from roofline.codesign.search import OBJECTIVES, CoDesign, words
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Line, Mark, Panel, Points, Rule
 
@@ -16,21 +12,14 @@ from roofline.view.charts.marks import Axis, Drawing, Line, Mark, Panel, Points,
 MOST = 1500
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class DesignFront(ResultChart):
-    """Chips of a search and their front, made by :func:`plot_codesign`.
+class DesignFront(ResultChart[CoDesign]):
+    """Chips of a search and their front, made by :func:`plot_codesign`."""
 
-    Attributes:
-        design: What it shows.
-    """
-
-    schema = "design_front"
-
-    design: CoDesign
+    kind, made_by, schema = CoDesign, "rl.codesign.search", "design_front"
 
     def drawing(self) -> Drawing:
         """Return every chip by its objective and its worst time, the front as a line, and the best chip."""
-        of = self.design
+        of = self.result
         limited = any(goal.seconds is not None for goal in of.goals)
         front = list(of.front)
         others = np.setdiff1d(np.flatnonzero(of.fits), front)
@@ -54,9 +43,6 @@ class DesignFront(ResultChart):
         under = f"{of.values.size:,} chips like {of.base.name} in {tech.node}, {len(of.goals)} programs"
         return Drawing((panel,), head, under, size=(8.0, 5.6))
 
-    def __repr__(self) -> str:
-        return f"<DesignFront of {self.design.values.size:,} chips, {len(self.design.front)} on the front>"
-
 
 def plot_codesign(design: CoDesign) -> DesignFront:
     """Describe a chart of a search for a chip: what chips take against how fast they are.
@@ -74,8 +60,6 @@ def plot_codesign(design: CoDesign) -> DesignFront:
         >>> import roofline as rl
         >>> found = rl.codesign.search("gpt2 decode context=512: 1ms", {"bandwidth": "1,2,4TB/s"})
         >>> plot_codesign(found)
-        <DesignFront of 3 chips, 3 on the front>
+        <DesignFront: 666 mm2: memory_bandwidth 2 TB/s>
     """
-    if not isinstance(design, CoDesign):
-        raise UsageError(f"expected a CoDesign of rl.codesign.search, given {shown(design)}")
     return DesignFront(design)

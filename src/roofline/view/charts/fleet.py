@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from roofline.fleet.results import Fleet
@@ -19,21 +18,14 @@ MOST, LONGEST = 20, 34
 PARTS = (("stays", "compute"), ("saved by the changes", "launch"))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class FleetRanking(ResultChart):
-    """The programs of a fleet with most to gain, made by :func:`plot_fleet`.
+class FleetRanking(ResultChart[Fleet]):
+    """The programs of a fleet with most to gain, made by :func:`plot_fleet`."""
 
-    Attributes:
-        fleet: What it shows.
-    """
-
-    schema = "fleet_ranking"
-
-    fleet: Fleet
+    kind, made_by, schema = Fleet, "rl.fleet.run", "fleet_ranking"
 
     def drawing(self) -> Drawing:
         """Return a bar for each program: what would stay of its weighed time, and what would be saved."""
-        rows = top(self.fleet)
+        rows = top(self.result)
         whole = [row["program_weight"] * row["time_s"] / (row["batch"] or 1) for row in rows]
         saved = [row["gain"] for row in rows]
         stays = [all_of - less for all_of, less in zip(whole, saved, strict=True)]
@@ -44,12 +36,9 @@ class FleetRanking(ResultChart):
                  Bars(range(len(rows)), saved, stays, PARTS[1][1], PARTS[1][0], texts, hover))  # fmt: skip
         panel = Panel(marks, Axis("time of an item, times its weight", "s", low=0.0),
                       Axis(categories=tuple(map(_name, rows))))  # fmt: skip
-        counts = self.fleet.summary()
+        counts = self.result.summary()
         under = f"{counts['programs']:,} programs, {counts['answers']:,} answers; the {len(rows)} with most to gain"
         return Drawing((panel,), "What to optimise first", under, size=(9.0, max(height(len(rows)) + 1.0, 3.4)))
-
-    def __repr__(self) -> str:
-        return f"<FleetRanking of {self.fleet!r}>"
 
 
 def top(fleet: Fleet) -> list[dict[str, Any]]:
@@ -83,8 +72,9 @@ def plot_fleet(fleet: Fleet) -> FleetRanking:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     fleet = rl.fleet.run("gpt2", ["l4", "t4"], folder, workers=0)
         >>> plot_fleet(fleet)
-        <FleetRanking of <Fleet of 1 programs: 2 answers, 0 failed>>
+        <FleetRanking: What to optimise first>
     """
-    if not isinstance(fleet, Fleet) or not fleet.summary()["answers"]:
-        raise UsageError(f"expected a Fleet of rl.fleet.run with a time, given {shown(fleet)}")
-    return FleetRanking(fleet)
+    chart = FleetRanking(fleet)
+    if not fleet.timed:
+        raise UsageError(f"no program of this fleet has a time: {shown(fleet)}")
+    return chart

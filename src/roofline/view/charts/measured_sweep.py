@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from roofline.diagnosis.sweep import SweepVerdict
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Band, Drawing, Line, Mark, Panel, Points, Region, Rule
@@ -18,21 +14,14 @@ from roofline.view.charts.style import short
 FINE = 128
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class MeasuredSweep(ResultChart):
-    """Measured times and throughput over batches, made by :func:`plot_sweep`.
+class MeasuredSweep(ResultChart[SweepVerdict]):
+    """Measured times and throughput over batches, made by :func:`plot_sweep`."""
 
-    Attributes:
-        sweep: What it shows.
-    """
-
-    schema = "measured_sweep"
-
-    sweep: SweepVerdict
+    kind, made_by, schema = SweepVerdict, "rl.diagnosis.check_sweep", "measured_sweep"
 
     def drawing(self) -> Drawing:
         """Return time and throughput over the batch: measured, fitted and expected."""
-        sweep = self.sweep
+        sweep = self.result
         batches, times = np.asarray(sweep.batches), np.asarray(sweep.times)
         fine = np.geomspace(batches[0], batches[-1], FINE)
         fitted = np.asarray(sweep.fit.at(fine))
@@ -56,16 +45,13 @@ class MeasuredSweep(ResultChart):
         return Drawing(panels, f"{head}: {sweep.verdict}", sweep.reading, size=(8.0, 7.0))
 
     def _expected(self) -> list[Mark]:
-        est, batches = self.sweep.predicted, np.asarray(self.sweep.batches)
+        est, batches = self.result.predicted, np.asarray(self.result.batches)
         if est is None:
             return []
         hover = [f"batch {batch:g}: expected {format_si(float(time), 's')}"
                  for batch, time in zip(batches, est.time, strict=True)]  # fmt: skip
         return [Band(batches, est.low, est.high, "compute"),
                 Line(batches, est.time, "compute", label="expected", bold=True, hover=hover)]  # fmt: skip
-
-    def __repr__(self) -> str:
-        return f"<MeasuredSweep of {self.sweep!r}>"
 
 
 def plot_sweep(sweep: SweepVerdict) -> MeasuredSweep:
@@ -86,6 +72,4 @@ def plot_sweep(sweep: SweepVerdict) -> MeasuredSweep:
         >>> len(plot_sweep(sweep).records())
         5
     """
-    if not isinstance(sweep, SweepVerdict):
-        raise UsageError(f"expected a SweepVerdict of rl.diagnosis.check_sweep, given {shown(sweep)}")
     return MeasuredSweep(sweep)

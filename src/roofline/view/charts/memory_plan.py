@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from roofline.ir.errors import UsageError
 from roofline.ir.report import title
-from roofline.ir.text import shown
 from roofline.ir.units import format_bytes
 from roofline.planning.memory import LOADED, LevelUse, MemoryPlan, Placed
 from roofline.view.charts.chart import ResultChart
@@ -29,40 +26,35 @@ GROUPS = {
 MOST = 1500
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class MemoryPlaces(ResultChart):
-    """Places of tensors over a run, made by :func:`plot_memory_plan`.
+class MemoryPlaces(ResultChart[MemoryPlan]):
+    """Places of tensors over a run, made by :func:`plot_memory_plan`."""
 
-    Attributes:
-        plan: What it shows.
-    """
-
-    schema = "memory_places"
-
-    plan: MemoryPlan
+    kind, made_by, schema = MemoryPlan, "rl.memory_plan", "memory_places"
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per rectangle: the tensor, where it lies, and when."""
-        ends = np.concatenate([[0.0], np.cumsum(self.plan.seconds)])
+        ends = np.concatenate([[0.0], np.cumsum(self.result.seconds)])
         return [
             {**row, "start_s": float(ends[row["first"]]), "end_s": float(ends[row["last"] + 1])}
-            for row in self.plan.records()
+            for row in self.result.records()
         ]
 
     def drawing(self) -> Drawing:
         """Return a panel for each memory, that on chip first; main memory where it has spills, from the end of what
         is stored there."""
-        shown = [use for use in reversed(self.plan.levels) if use.arena_bytes]
-        shown = shown if self.plan.spilled_bytes else shown[:1]
+        shown = [use for use in reversed(self.result.levels) if use.arena_bytes]
+        shown = shown if self.result.spilled_bytes else shown[:1]
         panels = tuple(map(self._panel, shown))
-        head = f"Memory plan of {self.plan.graph.name} on {self.plan.chip.name}"
+        head = f"Memory plan of {self.result.graph.name} on {self.result.chip.name}"
         return Drawing(panels, head, title(self.subject()), size=(8.0, 1.4 + 2.9 * len(panels)))
 
     def _panel(self, use: LevelUse) -> Panel:
-        ends = np.concatenate([[0.0], np.cumsum(self.plan.seconds)])
-        here = [each for each in self.plan.placed if each.level == use.level and each.offset_bytes >= use.stored_bytes]
+        ends = np.concatenate([[0.0], np.cumsum(self.result.seconds)])
+        here = [
+            each for each in self.result.placed if each.level == use.level and each.offset_bytes >= use.stored_bytes
+        ]
         here = sorted(here, key=lambda each: -each.size_bytes)[:MOST]
-        groups = {name: [each for each in here if _group(each, self.plan) == name] for name in GROUPS}
+        groups = {name: [each for each in here if _group(each, self.result) == name] for name in GROUPS}
         marks = [_rectangles(of, ends, use.stored_bytes, *GROUPS[name]) for name, of in groups.items() if of]
         x = Axis("time, kernels one after the other", "s", low=0.0, high=float(ends[-1]))
         room = (use.capacity_bytes or np.inf) - use.stored_bytes
@@ -72,9 +64,6 @@ class MemoryPlaces(ResultChart):
         behind = f", behind {format_bytes(use.stored_bytes)} that are stored" if use.stored_bytes else ""
         said = f"{use.level}: {format_bytes(use.arena_bytes)} for {format_bytes(use.live_bytes)} at once{behind}"
         return Panel((*marks, *limits), x, Axis("offset", "B", low=0.0, high=high), title=said)
-
-    def __repr__(self) -> str:
-        return f"<MemoryPlaces of {self.plan.graph.name} on {self.plan.chip.name}: {len(self.plan.placed)} places>"
 
 
 def _group(each: Placed, plan: MemoryPlan) -> str:
@@ -114,9 +103,7 @@ def plot_memory_plan(plan: MemoryPlan) -> MemoryPlaces:
 
     Example:
         >>> import roofline as rl
-        >>> plot_memory_plan(rl.memory_plan("mobilenet-v2", "tpu-v5e", batch=1)).plan.levels[1].fits
+        >>> plot_memory_plan(rl.memory_plan("mobilenet-v2", "tpu-v5e", batch=1)).result.levels[1].fits
         True
     """
-    if not isinstance(plan, MemoryPlan):
-        raise UsageError(f"expected a MemoryPlan, as of rl.memory_plan, given {shown(plan)}")
     return MemoryPlaces(plan)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from roofline.ir.errors import UsageError
 from roofline.ir.report import title
-from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
 from roofline.optimization.optimize import Optimization
 from roofline.optimization.rounding import CLASSES, error_class
@@ -19,17 +15,10 @@ from roofline.view.charts.style import clean
 _COLOURS = dict(zip(CLASSES, ("compute", "communication", "memory", "host"), strict=True))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PlanChart(ResultChart):
-    """The steps of a plan and the front it is from, made by :func:`plot_optimization`.
+class PlanChart(ResultChart[Optimization]):
+    """The steps of a plan and the front it is from, made by :func:`plot_optimization`."""
 
-    Attributes:
-        result: What it shows.
-    """
-
-    schema = "plan_chart"
-
-    result: Optimization
+    kind, made_by, schema = Optimization, "rl.optimize", "plan_chart"
 
     def drawing(self) -> Drawing:
         """Return a bar for the time after each step, and below it a point for each plan of the front."""
@@ -56,9 +45,6 @@ class PlanChart(ResultChart):
         labels, hover = [""] * len(points), [_words(point) for point in points]
         return Points(seconds, sizes, colour, "o", 6.0, f"{name} formats", labels, hover)
 
-    def __repr__(self) -> str:
-        return f"<PlanChart of {self.result.target.before.name}: {len(self.result.moves)} steps>"
-
 
 def _words(point: Point) -> str:
     moves = ", ".join(move.name for move in point.moves) or "as given"
@@ -83,6 +69,4 @@ def plot_optimization(result: Optimization) -> PlanChart:
         >>> chart.records()[0]["step"]
         "run(mode='graph')"
     """
-    if not isinstance(result, Optimization):
-        raise UsageError(f"expected a result of rl.optimize, given {shown(result)}")
     return PlanChart(result)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from roofline.analysis.provenance import FIGURES, PassHistory
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
-from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Mark, Panel, Rule
@@ -20,21 +17,14 @@ SHOWN = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PassEffects(ResultChart):
-    """Figures before and after each pass, made by :func:`plot_passes`.
+class PassEffects(ResultChart[PassHistory]):
+    """Figures before and after each pass, made by :func:`plot_passes`."""
 
-    Attributes:
-        history: What it shows.
-    """
-
-    schema = "pass_effects"
-
-    history: PassHistory
+    kind, made_by, schema = PassHistory, "rl.analysis.pass_history", "pass_effects"
 
     def drawing(self) -> Drawing:
         """Return a bar for each figure after each pass, against the program as it was given."""
-        first, states = self.history.states[0], self.history.states
+        first, states = self.result.states[0], self.result.states
         shown = [name for name in SHOWN if first[name]]
         width = 0.8 / len(shown)
         marks: list[Mark] = [Rule(x=1.0, colour="soft", dash=True, label="as given")]
@@ -48,15 +38,12 @@ class PassEffects(ResultChart):
             hover = [f"{words}: {text}, {ratio:.1%} of what it was" for text, ratio in zip(texts, ratios, strict=True)]
             places = [at + (number - (len(shown) - 1) / 2) * width for at in known]
             marks.append(Bars(places, ratios, 0.0, colour, words, texts, hover, width=0.9 * width))
-        steps = (step.replace("(", " ").removesuffix(")").replace("'", "") for step in self.history.steps)
+        steps = (step.replace("(", " ").removesuffix(")").replace("'", "") for step in self.result.steps)
         names = ("as given", *(clean(step, 42) for step in steps))
         panel = Panel(tuple(marks), Axis("of the program as given", "%", low=0.0, high=1.16 * longest),
                       Axis(categories=names))  # fmt: skip
         size = (8.0, 1.6 + 0.24 * len(shown) * len(states))
         return Drawing((panel,), "What each pass saved", title(self.subject() | {"passes": []}), size=size)
-
-    def __repr__(self) -> str:
-        return f"<PassEffects of {self.history.graph.name}: {len(self.history.steps)} passes>"
 
 
 def _text(name: str, value: float) -> str:
@@ -83,8 +70,7 @@ def plot_passes(history: PassHistory) -> PassEffects:
         >>> chart.records()[0]["bytes_ratio"] < 0.8
         True
     """
-    if not isinstance(history, PassHistory):
-        raise UsageError(f"expected a PassHistory of rl.analysis.pass_history, given {shown(history)}")
+    chart = PassEffects(history)
     if not history.steps:
         raise UsageError(f"no pass was applied to {history.graph.name}; apply one of rl.passes first")
-    return PassEffects(history)
+    return chart

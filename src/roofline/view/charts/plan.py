@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.serving.plans.planning import Plan, front
 from roofline.view.charts.chart import ResultChart
@@ -18,21 +15,14 @@ from roofline.view.charts.marks import Axis, Drawing, Line, Mark, Panel, Points,
 _COLOURS = ("compute", "memory", "communication", "host", "link", "sync", "launch", "other0")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PlanFront(ResultChart):
-    """The front of each chip and of all, made by :func:`plot_plan`.
+class PlanFront(ResultChart[Plan]):
+    """The front of each chip and of all, made by :func:`plot_plan`."""
 
-    Attributes:
-        plan: What it shows.
-    """
-
-    schema = "plan_front"
-
-    plan: Plan
+    kind, made_by, schema = Plan, "rl.serving.plan", "plan_front"
 
     def _fronts(self) -> dict[str, list[int]]:
         """Return the candidates of each chip that no other of the same beats in both rates, the slowest user first."""
-        plan, rows = self.plan, self.plan.rows
+        plan, rows = self.result, self.result.rows
         names = np.asarray([self._chips(at) for at in range(len(rows.arrangements))])[rows.which]
         speed = 1 / np.maximum(rows.tpot, 1e-30)
         return {
@@ -41,13 +31,13 @@ class PlanFront(ResultChart):
         }
 
     def _chips(self, at: int) -> str:
-        one = self.plan.rows.arrangements[at]
+        one = self.result.rows.arrangements[at]
         names = [*([one.reading.chip.name] if one.reading else []), one.engine.chip.name]
         return " + ".join(dict.fromkeys(names))
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per point of each chip's front: both rates, the layout, whether it is within the limits."""
-        plan, whole = self.plan, set(self.plan.front)
+        plan, whole = self.result, set(self.result.front)
         return [
             {"chip": name, "option": f"{one.layout}, {one.formats}", "devices": one.devices,
              "tokens_per_s_per_user": one.tokens_per_s_per_user, "tokens_per_s_per_chip": one.tokens_per_s_per_chip,
@@ -58,7 +48,7 @@ class PlanFront(ResultChart):
 
     def drawing(self) -> Drawing:
         """Return a line per chip, the best marked, and the limit as a rule."""
-        plan, marks = self.plan, list[Mark]()
+        plan, marks = self.result, list[Mark]()
         for colour, (name, at) in zip(_COLOURS, self._fronts().items(), strict=False):
             if at:
                 x, y = 1 / plan.rows.tpot[at], plan.value[at]
@@ -78,12 +68,9 @@ class PlanFront(ResultChart):
         return Drawing((panel,), f"Serving {plan.model}: {best_text}", about, size=(8.0, 5.6))
 
     def _said(self, at: int) -> str:
-        one = self.plan.answer(at)
+        one = self.result.answer(at)
         return (f"{one.devices} x {one.chips}, {one.layout}, {one.formats}\n{one.users:,.0f} users, "
                 f"{format_si(one.ttft, 's')} to the first token, {format_si(one.tpot, 's')} per token")  # fmt: skip
-
-    def __repr__(self) -> str:
-        return f"<PlanFront of {self.plan.model}>"
 
 
 def plot_plan(plan: Plan) -> PlanFront:
@@ -104,6 +91,4 @@ def plot_plan(plan: Plan) -> PlanFront:
         >>> {row["chip"] for row in plot_plan(some).records()}
         {'h100-sxm'}
     """
-    if not isinstance(plan, Plan):
-        raise UsageError(f"expected a Plan of rl.serving.plan, given {shown(plan)}")
     return PlanFront(plan)

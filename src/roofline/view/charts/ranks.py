@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
 from roofline.diagnosis.ranks import Rank, RanksReport
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Panel
@@ -31,26 +29,19 @@ WAITS: tuple[tuple[str, str, Time], ...] = (
 CROWDED = 24
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class RankTimes(ResultChart):
-    """What the ranks of a program do, made by :func:`plot_ranks`.
+class RankTimes(ResultChart[RanksReport]):
+    """What the ranks of a program do, made by :func:`plot_ranks`."""
 
-    Attributes:
-        report: What it shows.
-    """
-
-    schema = "rank_times"
-
-    report: RanksReport
+    kind, made_by, schema = RanksReport, "rl.diagnosis.ranks_report", "rank_times"
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per rank; compute, exposed communication and idle time add up to its time."""
-        return [asdict(rank) for rank in self.report.ranks]
+        return [asdict(rank) for rank in self.result.ranks]
 
     def drawing(self) -> Drawing:
         """Return what fills the iteration of each rank, and below it who waits and who comes last."""
-        ranks = self.report.ranks
-        x = Axis("time per iteration", "s", low=0.0, high=1.15 * self.report.time_s)
+        ranks = self.result.ranks
+        x = Axis("time per iteration", "s", low=0.0, high=1.15 * self.result.time_s)
         y = Axis(categories=tuple(f"rank {rank.rank}" for rank in ranks))
         panels = (
             Panel(tuple(self._parts()), x, y, title="what fills an iteration"),
@@ -60,16 +51,16 @@ class RankTimes(ResultChart):
         return Drawing(panels, f"{len(ranks)} ranks of one program", self._said(), size=self._size())
 
     def _said(self) -> str:
-        late = max(self.report.ranks, key=lambda rank: (rank.late_s, rank.last))
+        late = max(self.result.ranks, key=lambda rank: (rank.late_s, rank.last))
         last = (f"; rank {late.rank} is last to {late.last:.0%} of the collectives: "
                 f"{format_si(late.late_s, 's')} of waiting" if late.late_s else "")  # fmt: skip
-        return f"slowest {format_si(self.report.time_s, 's')} per iteration{last}"
+        return f"slowest {format_si(self.result.time_s, 's')} per iteration{last}"
 
     def _size(self) -> tuple[float, float]:
-        return 8.6, min(2 * height(len(self.report.ranks)) + 3 * BAR, 14.0)
+        return 8.6, min(2 * height(len(self.result.ranks)) + 3 * BAR, 14.0)
 
     def _parts(self) -> list[Bars]:
-        ranks, bars = self.report.ranks, []
+        ranks, bars = self.result.ranks, []
         ends = [list(accumulate((of(rank) for _, _, of in PARTS), initial=0.0)) for rank in ranks]
         for i, (name, colour, of) in enumerate(PARTS):
             sizes = [of(rank) for rank in ranks]
@@ -81,7 +72,7 @@ class RankTimes(ResultChart):
 
     def _waits(self) -> list[Bars]:
         """Return two thin bars for each rank."""
-        ranks, bars = self.report.ranks, []
+        ranks, bars = self.result.ranks, []
         for (name, colour, of), shift in zip(WAITS, (-0.19, 0.19), strict=True):
             sizes = [of(rank) for rank in ranks]
             said = [f"rank {rank.rank} {name}: {format_si(size, 's')}\nlast to {rank.last:.0%} of the collectives"
@@ -90,9 +81,6 @@ class RankTimes(ResultChart):
             at = [place + shift for place in range(len(ranks))]
             bars.append(Bars(at, sizes, 0.0, colour, name, texts, said, width=0.36))
         return bars
-
-    def __repr__(self) -> str:
-        return f"<RankTimes of {self.report!r}>"
 
 
 def plot_ranks(report: RanksReport) -> RankTimes:
@@ -113,6 +101,4 @@ def plot_ranks(report: RanksReport) -> RankTimes:
         >>> [row["rank"] for row in chart.records() if row["late_s"]]
         [1]
     """
-    if not isinstance(report, RanksReport):
-        raise UsageError(f"expected a RanksReport of rl.diagnosis.ranks_report, given {shown(report)}")
     return RankTimes(report)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from roofline.ir.errors import UsageError
 from roofline.ir.report import size_words
-from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
 from roofline.serving.requests import Request
 from roofline.view.charts.chart import ResultChart
@@ -17,32 +14,25 @@ from roofline.view.charts.marks import Axis, Band, Drawing, Line, Panel, Points
 from roofline.view.charts.sweep import DRAWN
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class RequestTokens(ResultChart):
-    """Time and cache by token, made by :func:`plot_request`.
+class RequestTokens(ResultChart[Request]):
+    """Time and cache by token, made by :func:`plot_request`."""
 
-    Attributes:
-        request: What it shows.
-    """
-
-    schema = "request_tokens"
-
-    request: Request
+    kind, made_by, schema = Request, "rl.serving.request", "request_tokens"
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per token that is drawn, as of the request."""
-        columns = self.request.columns()
+        columns = self.result.columns()
         return [{name: np.asarray(value)[i].item() for name, value in columns.items()} for i in self._shown()]
 
     def _shown(self) -> list[int]:
         """Return the tokens that are drawn: all, or some of very many."""
-        last = self.request.new_tokens - 1
+        last = self.result.new_tokens - 1
         shown: list[int] = np.unique(np.linspace(0, last, min(last + 1, DRAWN)).astype(int)).tolist()
         return shown
 
     def drawing(self) -> Drawing:
         """Return the time of each token, the first one apart, and below it the KV cache."""
-        rows, one = self.records(), self.request
+        rows, one = self.records(), self.result
         token = [row["token"] for row in rows]
         low, time, high = ([row[key] for row in rows] for key in ("low_s", "time_s", "high_s"))
         first = f"first token {format_si(time[0], 's')}"
@@ -76,9 +66,6 @@ class RequestTokens(ResultChart):
                  Line(token, reserved, "kv_cache", label="reserved", hover=hover))  # fmt: skip
         return (*whole, Line(token, used, "ink", label="used", dash=True, width=1.1)) if reserved != used else whole
 
-    def __repr__(self) -> str:
-        return f"<RequestTokens of {self.request!r}>"
-
 
 def plot_request(request: Request) -> RequestTokens:
     """Describe a chart of a request: the time of the first token and of each further one, and the growing KV cache.
@@ -95,9 +82,7 @@ def plot_request(request: Request) -> RequestTokens:
     Example:
         >>> import roofline as rl
         >>> chart = plot_request(rl.serving.request("llama-3-8b", "h100-sxm", prompt=2048, new_tokens=64))
-        >>> chart.records()[0]["time_s"] == chart.request.time_to_first_token
+        >>> chart.records()[0]["time_s"] == chart.result.time_to_first_token
         True
     """
-    if not isinstance(request, Request):
-        raise UsageError(f"expected a Request of rl.serving.request, given {shown(request)}")
     return RequestTokens(request)

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from roofline.analysis.scale_out import Scaling
-from roofline.ir.errors import UsageError
 from roofline.ir.report import title
-from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Line, Mark, Panel, Points
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ScalingCurve(ResultChart):
-    """Speed-up and communication by number of devices, made by :func:`plot_scaling`.
+class ScalingCurve(ResultChart[Scaling]):
+    """Speed-up and communication by number of devices, made by :func:`plot_scaling`."""
 
-    Attributes:
-        scaling: What it shows.
-    """
-
-    schema = "scaling_curve"
-
-    scaling: Scaling
+    kind, made_by, schema = Scaling, "rl.scaling", "scaling_curve"
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per number of devices: time, its parts, speed-up, the ideal one, memory."""
-        return [row | {"ideal": row["devices"] / self.scaling.points[0].devices, **parts}
-                for row, parts in zip(self.scaling.records(), self._parts(), strict=True)]  # fmt: skip
+        return [row | {"ideal": row["devices"] / self.result.points[0].devices, **parts}
+                for row, parts in zip(self.result.records(), self._parts(), strict=True)]  # fmt: skip
 
     def _parts(self) -> list[dict[str, float]]:
         """Return the time by part [s]: kernels that compute, collectives, and what the host takes beyond both."""
@@ -37,12 +27,12 @@ class ScalingCurve(ResultChart):
             {"computing_s": float(point.estimate.device_time) - point.communication,
              "communication_s": point.communication,
              "waiting_for_host_s": point.time - float(point.estimate.device_time)}
-            for point in self.scaling.points
+            for point in self.result.points
         ]  # fmt: skip
 
     def drawing(self) -> Drawing:
         """Return the speed-up beside the ideal one, and below it the time by part."""
-        points, at = self.scaling.points, range(len(self.scaling.points))
+        points, at = self.result.points, range(len(self.result.points))
         x = Axis("devices", categories=tuple(f"{point.devices:,}" for point in points))
         ideal = [point.devices / points[0].devices for point in points]
         gains = [point.speed_up for point in points]
@@ -60,10 +50,10 @@ class ScalingCurve(ResultChart):
         top = Panel(tuple(marks), x, Axis("speed-up", log=2, low=min(gains) / 1.3, high=max(ideal) * 1.3),
                     title="throughput over that of the fewest devices, with the efficiency")  # fmt: skip
         panels = (top, Panel(tuple(self._stacked()), x, Axis("time of one run", "s"), title="where the time goes"))
-        stop = self.scaling.stops_paying
-        gain = f"{self.scaling.least_gain:.0%}"
+        stop = self.result.stops_paying
+        gain = f"{self.result.least_gain:.0%}"
         said = "every step pays" if stop is None else f"beyond {stop:,} the next step saves less than {gain}"
-        head = f"{self.scaling.graph.name} on more and more {self.scaling.cluster.chip.name}: {said}"
+        head = f"{self.result.graph.name} on more and more {self.result.cluster.chip.name}: {said}"
         return Drawing(panels, head, title(self.subject()), size=(8.0, 6.8))
 
     def _stacked(self) -> list[Mark]:
@@ -71,11 +61,11 @@ class ScalingCurve(ResultChart):
             "computing_s": ("compute", "kernels that compute"), "communication_s": ("communication", "collectives"),
             "waiting_for_host_s": ("host", "the host beyond both"),
         }  # fmt: skip
-        parts, starts, marks = self._parts(), [0.0] * len(self.scaling.points), list[Mark]()
+        parts, starts, marks = self._parts(), [0.0] * len(self.result.points), list[Mark]()
         for key, (colour, name) in looks.items():
             seconds = [part[key] for part in parts]
             if any(second > 0 for second in seconds):
-                shares = [second / point.time for second, point in zip(seconds, self.scaling.points, strict=True)]
+                shares = [second / point.time for second, point in zip(seconds, self.result.points, strict=True)]
                 hover = [f"{name}: {format_si(second, 's')}, {share:.1%}"
                          for second, share in zip(seconds, shares, strict=True)]  # fmt: skip
                 texts = [f"{share:.0%}" if share >= 0.08 else "" for share in shares]
@@ -85,13 +75,10 @@ class ScalingCurve(ResultChart):
         return marks
 
     def _said(self, at: int) -> str:
-        point = self.scaling.points[at]
+        point = self.result.points[at]
         fits = "" if point.estimate.fits is not False else ", does not fit"
         return (f"{point.devices:,} devices: {format_si(point.time, 's')}, {point.speed_up:.3g} times as fast\n"
                 f"{point.share:.1%} in collectives, {format_bytes(float(point.memory.total))} each{fits}")  # fmt: skip
-
-    def __repr__(self) -> str:
-        return f"<ScalingCurve of {self.scaling.graph.name} on {self.scaling.cluster.name}>"
 
 
 def plot_scaling(scaling: Scaling) -> ScalingCurve:
@@ -112,6 +99,4 @@ def plot_scaling(scaling: Scaling) -> ScalingCurve:
         >>> [row["ideal"] for row in plot_scaling(some).records()]
         [1.0, 2.0]
     """
-    if not isinstance(scaling, Scaling):
-        raise UsageError(f"expected a Scaling of rl.scaling, given {shown(scaling)}")
     return ScalingCurve(scaling)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from roofline.analysis.schedules import Row, Schedules
-from roofline.ir.errors import UsageError
 from roofline.ir.report import title
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Mark, Panel, Points, Rule
@@ -20,21 +17,14 @@ BY_BOUND = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ScheduleTimes(ResultChart):
-    """Times of schedules over the results of their tiles, made by :func:`plot_schedules`.
+class ScheduleTimes(ResultChart[Schedules]):
+    """Times of schedules over the results of their tiles, made by :func:`plot_schedules`."""
 
-    Attributes:
-        schedules: What it shows.
-    """
-
-    schema = "schedules_chart"
-
-    schedules: Schedules
+    kind, made_by, schema = Schedules, "rl.schedules", "schedules_chart"
 
     def drawing(self) -> Drawing:
         """Return a point for each schedule that can run, the fastest named, above the floor."""
-        result = self.schedules
+        result = self.result
         marks: list[Mark] = [
             Rule(y=result.floor, label=f"floor {format_si(result.floor, 's')}", colour="floor", dash=True),
             Rule(y=result.library, label=f"library {format_si(result.library, 's')}", colour="soft", dash=True),
@@ -57,9 +47,6 @@ class ScheduleTimes(ResultChart):
         x, y = [row.bm * row.bn for row in rows], [row.time_s or 0.0 for row in rows]
         return Points(x, y, colour, marker, name=name, hover=hover, **{"size": 5.0, **more})
 
-    def __repr__(self) -> str:
-        return f"<ScheduleTimes of {len(self.schedules.rows)} schedules>"
-
 
 def plot_schedules(schedules: Schedules) -> ScheduleTimes:
     """Describe a chart of schedules.
@@ -77,9 +64,8 @@ def plot_schedules(schedules: Schedules) -> ScheduleTimes:
     Example:
         >>> import roofline as rl
         >>> plot_schedules(rl.schedules("gemm m=4096 n=4096 k=4096", "h100-sxm", top=50))
-        <ScheduleTimes of 50 schedules>
+        <ScheduleTimes: 4096 x 4096 x 4096 on h100-sxm: 50 schedules>
     """
-    if not isinstance(schedules, Schedules):
-        raise UsageError(f"expected Schedules of rl.schedules, given {shown(schedules)}")
+    chart = ScheduleTimes(schedules)
     assert schedules.best  # raises where none can run
-    return ScheduleTimes(schedules)
+    return chart

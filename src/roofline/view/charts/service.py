@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.serving.service import Service
 from roofline.view.charts.chart import ResultChart
@@ -16,26 +13,19 @@ from roofline.view.charts.marks import Axis, Band, Drawing, Line, Mark, Panel, P
 LABELLED = 12
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ServiceCurve(ResultChart):
-    """Throughput against pace, and times over the load, made by :func:`plot_service`.
+class ServiceCurve(ResultChart[Service]):
+    """Throughput against pace, and times over the load, made by :func:`plot_service`."""
 
-    Attributes:
-        service: What it shows.
-    """
-
-    schema = "service_curve"
-
-    service: Service
+    kind, made_by, schema = Service, "rl.serving.serve", "service_curve"
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per load that the server bears."""
         return [row | {"load": float(value)} for value, row in
-                zip(self.service.values, self.service.records(), strict=True) if row["tpot_s"] is not None]  # fmt: skip
+                zip(self.result.values, self.result.records(), strict=True) if row["tpot_s"] is not None]  # fmt: skip
 
     def drawing(self) -> Drawing:
         """Return tokens/s of a chip against those of a user, and below it both times over the load."""
-        some, rows = self.service, self.records()
+        some, rows = self.result, self.records()
         name = "users" if some.load == "users" else "requests/s"
         x = Axis(name, log=2 if some.load == "users" else 10)
         panels = (
@@ -69,13 +59,10 @@ class ServiceCurve(ResultChart):
         low, time, high = ([row[f"{key}{part}_s"] for row in rows] for part in ("_low", "", "_high"))
         hover = [f"{at:,.4g}: {format_si(value, 's')}" for at, value in zip(load, time, strict=True)]
         marks: list[Mark] = [Band(load, low, high, "compute"), Line(load, time, "compute", hover=hover, bold=True)]
-        if key == "ttft" and self.service.load == "users":
+        if key == "ttft" and self.result.load == "users":
             wave = [row["ttft_first_wave_s"] for row in rows]
             marks.append(Line(load, wave, "soft", label="all at once", dash=True, width=1.2))
         return marks if limit is None else [*marks, Rule(y=limit, label="limit", dash=True)]
-
-    def __repr__(self) -> str:
-        return f"<ServiceCurve of {self.service!r}>"
 
 
 def _said(row: dict[str, Any], name: str) -> str:
@@ -101,6 +88,4 @@ def plot_service(service: Service) -> ServiceCurve:
         >>> [row["load"] for row in chart.records()]
         [1.0, 8.0]
     """
-    if not isinstance(service, Service):
-        raise UsageError(f"expected a Service of rl.serving.serve, given {shown(service)}")
     return ServiceCurve(service)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.serving.simulation.result import Simulation
 from roofline.view.charts.chart import ResultChart
@@ -18,21 +15,14 @@ from roofline.view.charts.marks import Axis, Band, Drawing, Line, Panel, Points,
 MOST = 600
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SimulatedServer(ResultChart):
-    """A server over time, made by :func:`plot_simulation`.
+class SimulatedServer(ResultChart[Simulation]):
+    """A server over time, made by :func:`plot_simulation`."""
 
-    Attributes:
-        simulation: What it shows.
-    """
-
-    schema = "simulated_server"
-
-    simulation: Simulation
+    kind, made_by, schema = Simulation, "rl.serving.simulate", "simulated_server"
 
     def drawing(self) -> Drawing:
         """Return requests in the server, the cache, and the time to the first token of each request that came."""
-        run, line = self.simulation, self.simulation.timeline()
+        run, line = self.result, self.result.timeline()
         time, x = line["time_s"], Axis("time", "s", low=0.0)
         requests = (
             Band(time, np.zeros_like(time), line["running"], "compute", strength=0.35),
@@ -53,7 +43,7 @@ class SimulatedServer(ResultChart):
 
     def _first_tokens(self) -> tuple[Any, ...]:
         """Return a point for each request, and the limit."""
-        ours, run = self.simulation.requests, self.simulation
+        ours, run = self.result.requests, self.result
         at = np.unique(np.linspace(0, len(ours["done_s"]) - 1, MOST).astype(int))
         waits = (ours["first_s"] - ours["arrival_s"])[at]
         came, prompts = ours["arrival_s"][at], ours["prompt"][at]
@@ -62,9 +52,6 @@ class SimulatedServer(ResultChart):
         points = Points(came, waits, "compute", size=3.0, edge="compute", hover=hover)
         limit = () if run.ttft is None else (Rule(y=run.ttft, colour="red", dash=True, label="limit"),)
         return (points, *limit)
-
-    def __repr__(self) -> str:
-        return f"<SimulatedServer of {self.simulation.title}>"
 
 
 def plot_simulation(simulation: Simulation) -> SimulatedServer:
@@ -86,6 +73,4 @@ def plot_simulation(simulation: Simulation) -> SimulatedServer:
         >>> len(plot_simulation(run).drawing().panels)
         3
     """
-    if not isinstance(simulation, Simulation):
-        raise UsageError(f"expected a Simulation of rl.serving.simulate, given {shown(simulation)}")
     return SimulatedServer(simulation)

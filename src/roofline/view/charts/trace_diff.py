@@ -9,8 +9,6 @@ from math import fsum
 from typing import Any
 
 from roofline.diagnosis.trace_diff import OpChange, TraceDiff
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Panel
@@ -35,25 +33,18 @@ class _Change:
     hover: str
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TraceChanges(ResultChart):
-    """The difference of two traces, made by :func:`plot_diff`.
+class TraceChanges(ResultChart[TraceDiff]):
+    """The difference of two traces, made by :func:`plot_diff`."""
 
-    Attributes:
-        diff: What it shows.
-    """
-
-    schema = "trace_changes"
-
-    diff: TraceDiff
+    kind, made_by, schema = TraceDiff, "rl.diagnosis.compare_traces", "trace_changes"
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per operator and per cause; those of each kind add up to the difference."""
         times = ("time_before_s", "time_after_s", "change_s")
         operators = [{"of": "operator", "name": row.op, "shapes": row.shapes, "outcome": row.outcome}
-                     | {name: getattr(row, name) for name in times} for row in self.diff.operators]  # fmt: skip
+                     | {name: getattr(row, name) for name in times} for row in self.result.operators]  # fmt: skip
         causes = [{"of": "cause", "name": part.part, "shapes": "", "outcome": ""}
-                  | {name: getattr(part, name) for name in times} for part in self.diff.parts]  # fmt: skip
+                  | {name: getattr(part, name) for name in times} for part in self.result.parts]  # fmt: skip
         return operators + causes
 
     def drawing(self) -> Drawing:
@@ -63,15 +54,15 @@ class TraceChanges(ResultChart):
             self._panel(rows, title)
             for rows, title in ((operators, "by operator"), (causes, "by what it was needed for or lost to"))
         )
-        before, after = self.diff.before, self.diff.after
+        before, after = self.result.before, self.result.after
         names = [os.path.basename(one.source) for one in (before, after)]
         times = " to ".join(format_si(one.seconds, "s") for one in (before, after))
-        whole = f"{times} per iteration, {_signed(self.diff.change_s)}"
+        whole = f"{times} per iteration, {_signed(self.result.change_s)}"
         size = (8.6, height(len(operators) + len(causes) + 2) + 1.0)
         return Drawing(panels, f"From {names[0]} to {names[1]}", whole, size=size)
 
     def _operators(self) -> list[_Change]:
-        rows = [row for row in self.diff.operators if not self._none(row.change_s)]
+        rows = [row for row in self.result.operators if not self._none(row.change_s)]
         most, rest = (rows[:MOST], rows[MOST:]) if len(rows) > MOST + 1 else (rows, [])
         bars = [_Change(_named(row), row.change_s, f", {row.outcome}" if row.outcome != "same" else "", _about(row))
                 for row in most]  # fmt: skip
@@ -81,15 +72,15 @@ class TraceChanges(ResultChart):
         return bars
 
     def _causes(self) -> list[_Change]:
-        parts = sorted(self.diff.parts, key=lambda part: -abs(part.change_s))
+        parts = sorted(self.result.parts, key=lambda part: -abs(part.change_s))
         return [_Change(words(part.part), part.change_s, "", _times(part.time_before_s, part.time_after_s))
                 for part in parts if not self._none(part.change_s)]  # fmt: skip
 
     def _none(self, change: float) -> bool:
-        return abs(change) <= _NOTHING * max(self.diff.before.seconds, self.diff.after.seconds)
+        return abs(change) <= _NOTHING * max(self.result.before.seconds, self.result.after.seconds)
 
     def _panel(self, rows: Sequence[_Change], title: str) -> Panel:
-        whole = self.diff.change_s
+        whole = self.result.change_s
         sides = (("grew", "other2", [i for i, row in enumerate(rows) if row.change > 0]),
                  ("shrank", "other1", [i for i, row in enumerate(rows) if row.change < 0]))  # fmt: skip
         bars = [
@@ -105,9 +96,6 @@ class TraceChanges(ResultChart):
         x = Axis("time that an iteration takes more", "s", low=min(ends) - 0.04 * room, high=max(ends) + 0.3 * room)
         names = Axis(categories=(*(row.name for row in rows), "difference"))
         return Panel((*bars, last), x, names, height=len(rows) + 1.0, title=title)
-
-    def __repr__(self) -> str:
-        return f"<TraceChanges of {self.diff!r}>"
 
 
 def _named(row: OpChange) -> str:
@@ -152,6 +140,4 @@ def plot_diff(diff: TraceDiff) -> TraceChanges:
         >>> [(row["name"], round(row["change_s"] * 1e6)) for row in chart.records() if row["of"] == "operator"]
         [('mm', -10), ('relu', 0)]
     """
-    if not isinstance(diff, TraceDiff):
-        raise UsageError(f"expected a TraceDiff of rl.diagnosis.compare_traces, given {shown(diff)}")
     return TraceChanges(diff)

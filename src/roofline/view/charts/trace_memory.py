@@ -23,26 +23,23 @@ MOST = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TraceMemory(ResultChart):
+class TraceMemory(ResultChart[Recorded]):
     """Memory over a trace, made by :func:`plot_trace_memory`.
 
     Attributes:
-        memory: What it shows.
         capacity: Of the device; ``None`` where it is not known [B].
     """
 
-    schema = "trace_memory_chart"
-
-    memory: Recorded
+    kind, made_by, schema = Recorded, "rl.diagnosis.trace_report", "trace_memory_chart"
     capacity: float | None = None
 
     def summary(self) -> dict[str, Any]:
         """Return the peak, when it was, what lay in memory then, and the capacity."""
-        return self.memory.summary() | {"capacity_bytes": self.capacity}
+        return self.result.summary() | {"capacity_bytes": self.capacity}
 
     def drawing(self) -> Drawing:
         """Return what was allocated and reserved over time, the peak, and what lay in memory then."""
-        memory = self.memory
+        memory = self.result
         held = self._held()
         time = Axis("time since the trace began", "s", low=0.0)
         most = max(memory.peak, int(memory.reserved.max()))
@@ -58,7 +55,7 @@ class TraceMemory(ResultChart):
                        size=(8.6, 4.4 + BAR * (len(held) + 1)))  # fmt: skip
 
     def _curves(self) -> list[Mark]:
-        memory = self.memory
+        memory = self.result
         steps = self._steps()
         time = np.append(np.repeat(memory.time[steps], 2)[1:], memory.time[-1])
         level = np.repeat(memory.allocated[steps], 2)
@@ -79,24 +76,21 @@ class TraceMemory(ResultChart):
 
     def _steps(self) -> list[int]:
         """Return the steps that are drawn: all, or the fullest of some that follow each other."""
-        every = np.array_split(np.arange(len(self.memory.time)), min(len(self.memory.time), DRAWN))
-        return [int(part[int(np.argmax(self.memory.allocated[part]))]) for part in every]
+        every = np.array_split(np.arange(len(self.result.time)), min(len(self.result.time), DRAWN))
+        return [int(part[int(np.argmax(self.result.allocated[part]))]) for part in every]
 
     def _op(self, at: int) -> str:
-        row = int(self.memory.op[at])
-        return self.memory.ops[row] if row >= 0 else ""
+        row = int(self.result.op[at])
+        return self.result.ops[row] if row >= 0 else ""
 
     def _held(self) -> dict[str, float]:
         """Return what lay in memory at the peak, by operator; the small ones together."""
         by: dict[str, float] = {}
-        for one in self.memory.held:
+        for one in self.result.held:
             by[one.op] = by.get(one.op, 0.0) + one.bytes
         ranked = sorted(by.items(), key=lambda pair: -pair[1])
         most, rest = (ranked[:MOST], ranked[MOST:]) if len(ranked) > MOST + 1 else (ranked, [])
         return dict(most) | ({f"{len(rest)} others": sum(size for _, size in rest)} if rest else {})
-
-    def __repr__(self) -> str:
-        return f"<TraceMemory of {self.memory!r}>"
 
 
 def plot_trace_memory(report: TraceReport) -> TraceMemory:
@@ -114,7 +108,7 @@ def plot_trace_memory(report: TraceReport) -> TraceMemory:
     Example:
         >>> import roofline as rl
         >>> chart = plot_trace_memory(rl.diagnosis.trace_report("examples/block_before.json.gz"))
-        >>> max(row["allocated_bytes"] for row in chart.records()) == chart.memory.peak
+        >>> max(row["allocated_bytes"] for row in chart.records()) == chart.result.peak
         True
     """
     if not isinstance(report, TraceReport):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from roofline.analysis.training import TrainingStep
-from roofline.ir.errors import UsageError
 from roofline.ir.report import size_words
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Region
@@ -30,28 +27,21 @@ MEANING = {
 }
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class StepParts(ResultChart):
-    """Time and memory of a step of training by part, made by :func:`plot_step`.
+class StepParts(ResultChart[TrainingStep]):
+    """Time and memory of a step of training by part, made by :func:`plot_step`."""
 
-    Attributes:
-        step: What it shows.
-    """
-
-    schema = "step_parts"
-
-    step: TrainingStep
+    kind, made_by, schema = TrainingStep, "rl.training.train", "step_parts"
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per part: of the time in seconds, of the memory in bytes, with its share."""
-        need = step_need(self.step)
+        need = step_need(self.result)
         memory = [{"of": "memory", "part": part, "bytes": size, "share": size / need.total}
                   for part, size in need.parts.items()]  # fmt: skip
-        return [{"of": "time", **row} for row in self.step.records()] + memory
+        return [{"of": "time", **row} for row in self.result.records()] + memory
 
     def drawing(self) -> Drawing:
         """Return a bar for each part of the time, and below them one for each part of the memory."""
-        step, need = self.step, step_need(self.step)
+        step, need = self.result, step_need(self.result)
         parts = {name: seconds for name, seconds in step.seconds.items() if seconds > 0}
         axis = Axis("time of a step", "s", low=0.0, high=1.14 * max(step.time, step.high))
         time = waterfall(
@@ -69,9 +59,6 @@ class StepParts(ResultChart):
         head = f"A step of {step.name} on {step.devices} x {step.chip.name}"
         said += f"; {', '.join(filter(None, (layout, sizes, plan.precision, f'recompute {plan.recompute}')))}"
         return Drawing((time, memory), head, said, size=(8.0, height(rows) + 0.9), legend=False)
-
-    def __repr__(self) -> str:
-        return f"<StepParts of {self.step!r}>"
 
 
 def plot_step(step: TrainingStep) -> StepParts:
@@ -92,6 +79,4 @@ def plot_step(step: TrainingStep) -> StepParts:
         >>> [row["part"] for row in chart.records()][:2]
         ['forward', 'backward']
     """
-    if not isinstance(step, TrainingStep):
-        raise UsageError(f"expected a TrainingStep of rl.training.train, given {shown(step)}")
     return StepParts(step)

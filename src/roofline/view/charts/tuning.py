@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.measurement.tuning.tune import Tuning
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Line, Panel, Points, Rule
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TuningCurve(ResultChart):
-    """Each variant that was measured, and the best so far, made by :func:`plot_tuning`.
+class TuningCurve(ResultChart[Tuning]):
+    """Each variant that was measured, and the best so far, made by :func:`plot_tuning`."""
 
-    Attributes:
-        tuning: What it shows.
-    """
-
-    schema = "tuning_curve"
-
-    tuning: Tuning
+    kind, made_by, schema = Tuning, "rl.measurement.tune", "tuning_curve"
 
     def drawing(self) -> Drawing:
         """Return the times in the order of measuring, and the best so far as a curve."""
-        tuning = self.tuning
+        tuning = self.result
         seconds, at = list(tuning.measured.values()), range(1, len(tuning.measured) + 1)
         hover = [f"{number}. {variant}: {format_si(time, 's')}"
                  for number, (variant, time) in enumerate(tuning.measured.items(), start=1)]  # fmt: skip
@@ -40,9 +29,6 @@ class TuningCurve(ResultChart):
         head = f"{tuning.problem}: {said}"
         under = f"{len(seconds)} of {tuning.size} variants measured by {tuning.method}, on {tuning.chip}"
         return Drawing((Panel(marks, *axes),), head, under)
-
-    def __repr__(self) -> str:
-        return f"<TuningCurve of {self.tuning.problem} on {self.tuning.chip}>"
 
 
 def plot_tuning(tuning: Tuning) -> TuningCurve:
@@ -64,6 +50,4 @@ def plot_tuning(tuning: Tuning) -> TuningCurve:
         >>> len(plot_tuning(some).records()) == len(some.measured)
         True
     """
-    if not isinstance(tuning, Tuning):
-        raise UsageError(f"expected a Tuning of rl.measurement.tune, given {shown(tuning)}")
     return TuningCurve(tuning)

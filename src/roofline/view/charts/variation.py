@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from roofline.analysis.varied.variation import PERCENTILES, Variation
-from roofline.ir.errors import UsageError
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Line, Panel, Points, Rule
@@ -20,27 +17,20 @@ MOST = 401
 WIDE = 10.0
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TimeShares(ResultChart):
-    """The share of runs that end within a time, made by :func:`plot_variation`.
+class TimeShares(ResultChart[Variation]):
+    """The share of runs that end within a time, made by :func:`plot_variation`."""
 
-    Attributes:
-        variation: What it shows.
-    """
-
-    schema = "time_shares"
-
-    variation: Variation
+    kind, made_by, schema = Variation, "rl.analysis.vary", "time_shares"
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per point of the curve: a share of the runs, and the time within which they end."""
-        shares = np.linspace(0.0, 1.0, min(MOST, len(self.variation.times)))
-        times = np.quantile(self.variation.times, shares)
+        shares = np.linspace(0.0, 1.0, min(MOST, len(self.result.times)))
+        times = np.quantile(self.result.times, shares)
         return [{"share": float(share), "time_s": float(time)} for share, time in zip(shares, times, strict=True)]
 
     def drawing(self) -> Drawing:
         """Return the curve with the percentiles on it, and the mean."""
-        some, rows = self.variation, self.records()
+        some, rows = self.result, self.records()
         times, shares = ([row[name] for row in rows] for name in ("time_s", "share"))
         marked = [some.percentile(each) for each in PERCENTILES]
         marks = (
@@ -53,9 +43,6 @@ class TimeShares(ResultChart):
         drawn = ", ".join(f"{name} {text}" for name, text in some.about["drawn"].items())
         head = f"{some.about['model']} on {some.about['chip']}, {len(some.times):,} draws"
         return Drawing((Panel(marks, *axes),), head, drawn)
-
-    def __repr__(self) -> str:
-        return f"<TimeShares of {self.variation.about['model']} on {self.variation.about['chip']}>"
 
 
 def plot_variation(variation: Variation) -> TimeShares:
@@ -76,6 +63,4 @@ def plot_variation(variation: Variation) -> TimeShares:
         >>> [row["share"] for row in plot_variation(some).records()[::100]]
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    if not isinstance(variation, Variation):
-        raise UsageError(f"expected a Variation of rl.analysis.vary, given {shown(variation)}")
     return TimeShares(variation)
