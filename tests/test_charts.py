@@ -436,10 +436,10 @@ def test_memory_of_a_trace_has_its_peak_and_what_lay_in_it(monkeypatch: pytest.M
     monkeypatch.setattr(trace_memory, "DRAWN", 5)  # also where only some of the steps are drawn
     curve, peak = (next(mark for mark in chart.drawing().panels[0].marks if isinstance(mark, kind))
                    for kind in (Line, Points))  # fmt: skip
-    assert max(curve.y) == peak.y[0] == chart.memory.peak
+    assert max(curve.y) == peak.y[0] == chart.result.peak
     assert len(curve.x) == len(curve.y) == len(curve.hover) == 10
     held, whole = bars_of(chart, 1)
-    assert sum(held.length) == whole.length[0] == chart.memory.peak
+    assert sum(held.length) == whole.length[0] == chart.result.peak
 
 
 def test_a_timeline_has_lanes_for_collectives_and_the_host() -> None:

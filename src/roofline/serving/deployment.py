@@ -252,14 +252,10 @@ class Deployment:
         Args:
             context: Positions that each holds, the longest that it comes to: a number or an array.
         """
+        free = min(self.room - float(self.memory(i).total) for i in range(self.pp))
         each, once = self.cache_bytes(context)
-        fit = np.floor(np.maximum(self._free - once, 0.0) / np.maximum(each, 1.0))
+        fit = np.floor(np.maximum(free - once, 0.0) / np.maximum(each, 1.0))
         return self.attention_dp * fit
-
-    @property
-    def _free(self) -> float:
-        """Memory for the cache on the fullest device [byte]."""
-        return min(self.room - float(self.memory(stage).total) for stage in range(self.pp))
 
     def work(
         self, prompt: float, new_tokens: float, speculation: Speculation | None = None, spread: float = 0.0
@@ -281,8 +277,9 @@ class Deployment:
 
     def tokens_that_fit(self) -> float:
         """Tokens of the cache in blocks, over all groups."""
+        free = min(self.room - float(self.memory(i).total) for i in range(self.pp))
         each, _ = self.cache_bytes(np.asarray([1024 * self.block]))
-        return float(self.attention_dp * max(self._free, 0.0) / each[0] * 1024 * self.block)
+        return float(self.attention_dp * max(free, 0.0) / each[0] * 1024 * self.block)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave what was worked out behind where it goes to another process."""
