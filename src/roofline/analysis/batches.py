@@ -338,9 +338,6 @@ def _choose(throughput: Any, batches: Any, near: float | None, past_ridge: bool)
 def ridge_batches(curve: Estimate) -> tuple[int | None, int | None]:
     """Return the first batch whose compute time exceeds its memory time, at calibrated and at the datasheet's rates.
 
-    Args:
-        curve: An estimate over batches alone.
-
     Example:
         >>> from roofline.ops.builder import Builder
         >>> from roofline.ir.sizes import symbol

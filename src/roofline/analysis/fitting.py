@@ -133,11 +133,6 @@ class Pieces:
 def take_apart(samples: Iterable[Sample], chip: Chip, regime: str = "cold") -> Pieces:
     """Find the kernels of samples on a chip.
 
-    Args:
-        samples: The samples.
-        chip: Where they were measured.
-        regime: Where operands lay when they started.
-
     Raises:
         MissingFigure: The chip has no rate for a format.
     """

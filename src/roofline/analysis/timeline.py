@@ -56,9 +56,6 @@ class KernelRun:
 def kernel_runs(estimate: Estimate) -> tuple[KernelRun, ...]:
     """List the kernels of a run in their order, one after the other as the model times them.
 
-    Args:
-        estimate: Of one point on one chip.
-
     Returns:
         One entry per kernel that runs; their times add up to ``estimate.device_time``.
 
@@ -149,9 +146,6 @@ class MemoryOverTime:
 
 def memory_over_time(estimate: Estimate) -> MemoryOverTime:
     """Follow the memory through a run; its peak is ``estimate.memory.total``.
-
-    Args:
-        estimate: Of one point on one chip.
 
     Returns:
         What stays, and what is alive while each kernel runs.

@@ -188,11 +188,6 @@ class CopyOptions:
     def share(self, sizes: dict[str, Any], each: int = 1, cluster: Cluster | None = None) -> dict[str, Any]:
         """Return the sizes of one of the copies, each with its part of the batch.
 
-        Args:
-            sizes: Sizes of the whole.
-            each: Devices of one copy.
-            cluster: Where all copies must have room.
-
         Raises:
             UsageError: More copies than there is work for or than the cluster has devices for.
         """
@@ -416,14 +411,7 @@ class ChartOptions(OutputOptions):
             raise UsageError(f"--chart {self.chart} is drawn to a file: give --plot FILE too, such as --plot chart.svg")
 
     def write(self, report: Report, parts: Iterable[Any], *, drawn: Sequence[Any] = (), **more: Any) -> None:
-        """Print a result, and draw a chart of it where that is asked for.
-
-        Args:
-            report: The result.
-            parts: As for :meth:`OutputOptions.write`.
-            drawn: What else there are charts of.
-            more: As for :meth:`OutputOptions.write`.
-        """
+        """Print a result, and draw a chart of it where that is asked for."""
         if self.plot is not None:
             draw(self.plot, self.chart, report, *drawn)
         super().write(report, parts, **more)

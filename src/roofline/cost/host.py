@@ -37,10 +37,6 @@ def calls_of(graph: Graph, rows: Sequence[KernelCount]) -> HostCalls:
 
     What a capture counted grows and shrinks with the kernels that passes have made of the program since. A program
     that nobody captured calls one operator a kernel, and the views of its matmuls.
-
-    Args:
-        graph: The program.
-        rows: Its kernels.
     """
     kernels = sum(row.kernel.count for row in rows)
     known = graph.info.calls

@@ -35,9 +35,6 @@ def megatron_bucket(copies: int) -> float:
 
     ``bucket_size`` in NVIDIA/Megatron-LM, megatron/core/distributed/distributed_data_parallel_config.py.
 
-    Args:
-        copies: Of the model.
-
     Example:
         >>> megatron_bucket(8), megatron_bucket(128)
         (40000000.0, 128000000.0)

@@ -32,10 +32,6 @@ def gain(before: Sequence[float], after: Sequence[float]) -> Gain:
 
     The two are of one program on one chip, so what makes one too slow makes the other too slow as well.
 
-    Args:
-        before: Without it.
-        after: The same work with it.
-
     Example:
         >>> gain((10.0, 8.0, 12.0), (9.0, 7.5, 11.0))
         Gain(saves_s=1.0, low_s=0.5, high_s=1.0, certainty='likely')

@@ -49,9 +49,6 @@ class Counted:
 def counted(facts: Mapping[str, Any]) -> tuple[Counted, ...]:
     """Return the operations that a profiler counted, most first; none where it counted none.
 
-    Args:
-        facts: Metrics by name.
-
     Example:
         >>> ffma = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
         >>> counted({ffma: 1000, ffma.replace("ffma", "fadd"): 24})

@@ -368,13 +368,7 @@ class Overlap:
 
 
 def overlap(ran: Sequence[Launch], count: int, *roles: str) -> Overlap:
-    """Measure how much of some launches kernels cover, per iteration.
-
-    Args:
-        ran: Launches of whole iterations.
-        count: How many iterations.
-        roles: Roles of the launches in question.
-    """
+    """Measure how much of some launches kernels cover, per iteration."""
     kernels = cover((one.start, one.end) for one in ran if one.role == "kernel")
     others = cover((one.start, one.end) for one in ran if one.role in roles)
     total = others.length

@@ -241,11 +241,7 @@ def _least_compute(row: KernelCount, expected: Estimate) -> float:
 
 
 def compulsory_bytes(expected: Estimate) -> float:
-    """Return the bytes of the program's sources that some node reads, each once: of a table the rows asked for.
-
-    Args:
-        expected: An estimate of one point.
-    """
+    """Return the bytes of the program's sources that some node reads, each once: of a table the rows asked for."""
     scope, sizes = kernel_boundaries(expected.graph), expected.grid.sizes
     most: dict[str, float] = {}
     for node in expected.graph.nodes:

@@ -20,9 +20,6 @@ def on_device(ran: Sequence[Launch]) -> list[float]:
     """Return the part of each launch of the time in which the device worked [s].
 
     Copies and collectives have no part of the time in which a kernel runs.
-
-    Args:
-        ran: What ran, in order of start.
     """
     if not ran:
         return []
@@ -33,12 +30,7 @@ def on_device(ran: Sequence[Launch]) -> list[float]:
 
 
 def on_host(events: Events, ran: Sequence[Launch]) -> list[float]:
-    """Return the part of each operator of the time in which the CPU worked, without the operators inside [s].
-
-    Args:
-        events: Of the trace.
-        ran: Operators, in order of start.
-    """
+    """Return the part of each operator of the time in which the CPU worked, without the operators inside [s]."""
     rows = np.array([one.call for one in ran])
     place = {one.call: at for at, one in enumerate(ran)}
     outer = np.array([place.get(one.inside, -1) for one in ran])

@@ -164,11 +164,6 @@ def _transposed_line(b: Builder, operands: list[str], options: dict[str, Any], n
 def fill_in(shape: Sequence[Size], target: Sequence[Size], where: str = "reshape") -> tuple[Size, ...]:
     """Return the target of a reshape with its one ``-1`` worked out.
 
-    Args:
-        shape: Before.
-        target: After, with ``-1`` at most once.
-        where: For errors.
-
     Raises:
         ShapeError: Two sizes are left open, or the elements do not divide.
 

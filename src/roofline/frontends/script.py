@@ -69,9 +69,6 @@ def load_script(path: str | os.PathLike[str], name: str | None = None) -> Graph:
 def torch_program(text: str | os.PathLike[str]) -> Iterator[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """Run a script and yield the torch module in it, with its arguments, while it still is the running one.
 
-    Args:
-        text: ``script.py`` or ``script.py:name``, as for :func:`load_script`.
-
     Raises:
         UsageError: No script, or what it has is no torch module.
         ModelDataError: The script cannot be read, raises, or has no inputs.

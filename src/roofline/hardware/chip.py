@@ -452,13 +452,7 @@ _TABLES: dict[str, type[BaseModel]] = {
 
 
 def first_problem(error: ValidationError, top: type[BaseModel], tables: Mapping[str, type[BaseModel]]) -> str:
-    """The first complaint of pydantic as one line: where, what, allowed, given.
-
-    Args:
-        error: What pydantic raised.
-        top: What was described.
-        tables: What its tables describe, by key.
-    """
+    """The first complaint of pydantic as one line: where, what, allowed, given."""
     problems = error.errors(include_url=False)
     problem = min(problems, key=lambda each: each["type"] != "extra_forbidden")
     where = [part for part in problem["loc"] if part != "[key]"]
@@ -502,9 +496,6 @@ def state_of(path: str | os.PathLike[str], kind: str) -> tuple[str, int, int]:
 
 def load_chip(path: str | os.PathLike[str]) -> Chip:
     """Read a chip from a TOML file.
-
-    Args:
-        path: The file.
 
     Raises:
         UnknownChip: No such file.

@@ -250,9 +250,6 @@ def clusters() -> list[str]:
 def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     """Read a cluster from a TOML file.
 
-    Args:
-        path: The file.
-
     Raises:
         UnknownChip: No such file.
         ChipDataError: It cannot be read, or does not describe a cluster.

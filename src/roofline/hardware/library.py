@@ -31,11 +31,7 @@ Kind = Literal["chips", "clusters", "models", "measurements"]
 
 
 def data_dir(kind: Kind) -> Path:
-    """Return the folder of the shipped files: inside an installed package, or at the top of a checkout.
-
-    Args:
-        kind: ``chips``, ``clusters``, ``models`` or ``measurements``.
-    """
+    """Return the folder of the shipped files: inside an installed package, or at the top of a checkout."""
     packaged = Path(__file__).parents[1] / "_data" / kind
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / kind
 

@@ -121,11 +121,6 @@ _LONGEST_NAME, _MOST_NAMES = 200, 10_000
 def did_you_mean(name: str, names: Iterable[str], limit: int = 4) -> str:
     """Return ``"; did you mean a, b?"``, or an empty string when nothing is near.
 
-    Args:
-        name: What was given.
-        names: What was allowed.
-        limit: The most suggestions to list.
-
     Example:
         >>> did_you_mean("lama-3-8b", ["llama-3-8b", "gpt2"])
         '; did you mean llama-3-8b?'

@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 def frame(rows: Any) -> pd.DataFrame:
-    """Return rows as a plain data frame; only its table in a notebook has ``41 ms`` in the place of 0.041.
-
-    Args:
-        rows: Dictionaries, or columns by name.
-    """
+    """Return rows as a plain data frame; only its table in a notebook has ``41 ms`` in the place of 0.041."""
     made: pd.DataFrame = _kind()(rows)
     return made
 

@@ -263,10 +263,6 @@ class Positions:
     def check(self, title: str, sizes: Mapping[str, Any]) -> None:
         """Refuse more positions than rows of a table.
 
-        Args:
-            title: The model.
-            sizes: Numbers or arrays, by symbol.
-
         Raises:
             UsageError: Names the size and the limit.
         """
@@ -567,10 +563,6 @@ class Graph:
 
 def check_positions(graph: Graph, sizes: Mapping[str, Any]) -> None:
     """Refuse sizes with more positions than the model's table has rows; ``info.positions`` says how many.
-
-    Args:
-        graph: The program.
-        sizes: Numbers or arrays, by symbol.
 
     Raises:
         UsageError: Names the size and the limit.

@@ -69,10 +69,6 @@ def finite_number(name: str, value: Any, least: float = -1e300, most: float = 1e
 def as_list(name: str, value: Any) -> list[Any]:
     """Return a sequence of values, which no text is, as a list.
 
-    Args:
-        name: Of the option, for the message.
-        value: As it was given.
-
     Raises:
         UsageError: No sequence, or one of more than a million values.
 

@@ -46,11 +46,6 @@ class Signature:
     ) -> dict[str, Any]:
         """Match shapes to axes.
 
-        Args:
-            shapes: Of the inputs.
-            known: Sizes of axes that options give.
-            nouns: What axes are called in errors.
-
         Returns:
             Sizes by axis name, with ``...`` as a tuple and ``batch`` as its product.
 

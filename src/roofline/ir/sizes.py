@@ -359,10 +359,6 @@ def by_symbol(sizes: Mapping[str, Number], known: Set[str]) -> dict[str, Any]:
     In a program without S, such as a decode step, ``seq`` is the context. A symbol that is itself called ``batch``
     stays what it is. ``None`` is no size. The values of names that the program does not know are left to the caller.
 
-    Args:
-        sizes: By word or by symbol.
-        known: The program's symbols.
-
     Returns:
         Python integers and arrays of float64, as :func:`size_value` makes them.
 

@@ -168,14 +168,7 @@ def shared(form: Format, rows: Array, reduce: np.ufunc) -> Array:
 
 
 def scales(form: Format, low: Array, high: Array, tensor_scale: float = 1.0) -> tuple[Array, Array | None]:
-    """Return scales and zero points for ranges of numbers, rounded to the formats that they are stored in.
-
-    Args:
-        form: The format.
-        low: Smallest number of each group.
-        high: Largest number of each group.
-        tensor_scale: Of the whole tensor, from :func:`whole_scale`.
-    """
+    """Return scales and zero points for ranges of numbers, rounded to the formats that they are stored in."""
     if form.symmetric:
         largest = np.maximum(np.abs(low), np.abs(high))
         return _stored_scale(form, largest / (form.element.largest * tensor_scale), largest), None

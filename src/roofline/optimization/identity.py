@@ -17,9 +17,6 @@ _MOST = 6
 def identity(graph: Graph) -> dict[str, Any]:
     """Return what tells a program from others: a hash of all its tensors and nodes, and counts that people can read.
 
-    Args:
-        graph: The program.
-
     Example:
         >>> import roofline as rl
         >>> a, b = (identity(rl.model("gpt2", layers=n)) for n in (1, 2))
@@ -70,12 +67,7 @@ def chip_hash(chip: Chip) -> str:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Say in what a program differs from the one that a plan was made for.
-
-    Args:
-        before: :func:`identity` of that one.
-        after: Of this one.
-    """
+    """Say in what a program differs from the one that a plan was made for."""
     said = list(_said(before, after))
     return said[:_MOST] + [f"{len(said) - _MOST} more"] * (len(said) > _MOST) or ["names, shapes or options of nodes"]
 

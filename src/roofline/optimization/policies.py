@@ -37,9 +37,6 @@ def policies() -> list[str]:
 def policy_of(name: str) -> Policy:
     """Load a policy.
 
-    Args:
-        name: One of :func:`policies`.
-
     Raises:
         UsageError: There is none of that name, or it cannot be loaded.
     """
@@ -69,12 +66,6 @@ class Asked:
 
 def kinds_by(policy: Policy | str, program: Graph, chip: Chip, kinds: Mapping[str, Kind]) -> Asked:
     """Return the kinds of moves as a policy wants them.
-
-    Args:
-        policy: The policy, or its name.
-        program: The program.
-        chip: Where it runs.
-        kinds: Those that there are.
 
     Raises:
         UsageError: No policy of that name.

@@ -53,12 +53,7 @@ def _significant(x: Array, bits: int) -> Array:
 
 
 def state_error(before: Graph, state: State) -> float:
-    """Return the error that the formats of a plan make, against the program that it began with.
-
-    Args:
-        before: That program.
-        state: Where the plan ended.
-    """
+    """Return the error that the formats of a plan make, against the program that it began with."""
     return math.hypot(_stored(before, state.graph, "weight"), _stored(before, state.graph, "cache"), _flowing(state))
 
 

@@ -115,11 +115,6 @@ class State:
 def applied(state: State, step: Step, cluster: Cluster | None = None) -> State:
     """Take one step.
 
-    Args:
-        state: Where the plan is.
-        step: What comes next.
-        cluster: Where the devices of ``shard`` are.
-
     Raises:
         UsageError: As the pass does.
     """

@@ -62,9 +62,6 @@ class Validation:
 def smaller(graph: Graph) -> Graph:
     """Return a program of the same layers, fewer and narrower, as far as its structure allows.
 
-    Args:
-        graph: The program.
-
     Example:
         >>> import roofline as rl
         >>> smaller(rl.model("llama-3-70b")).parameters < 100e6

@@ -139,11 +139,6 @@ class Stay:
 def stays(every: Sequence[Life], steps: int, arena: Arena) -> list[Stay]:
     """Choose what stays on chip between uses, and place it.
 
-    Args:
-        every: Tensors that kernels hand to kernels.
-        steps: Of the run.
-        arena: The memory on chip.
-
     Returns:
         What stays, each with its offset; all of it where all of it finds room.
     """

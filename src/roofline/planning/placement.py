@@ -81,10 +81,6 @@ class Arena:
 def place(blocks: Sequence[Block], arena: Arena) -> list[int | None]:
     """Put blocks into a memory, the largest first; of equal ones that with the longest life.
 
-    Args:
-        blocks: What is needed when.
-        arena: The memory.
-
     Returns:
         The offset of each [byte], ``None`` for those that found no room.
 

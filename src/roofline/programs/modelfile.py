@@ -77,12 +77,7 @@ def _load(path: str, _changed: int, _size: int) -> ModelFile:
 
 
 def check_model_file(table: Mapping[str, Any], where: str) -> ModelFile:
-    """Check the contents of a model file.
-
-    Args:
-        table: The parsed TOML.
-        where: The file, for errors.
-    """
+    """Check the contents of a model file."""
     try:
         file = ModelFile(**table)
     except ValidationError as error:

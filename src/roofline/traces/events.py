@@ -276,9 +276,6 @@ class Recorder:
         """Return all of them, in order of start from zero on, without what cannot be; see ``repairs``.
 
         Each column is let go once it is copied: a trace may fill most of memory.
-
-        Args:
-            timed: Whether starts are real.
         """
         view = {name: np.frombuffer(column, code) if len(column := self.columns[name]) else np.zeros(0, code)
                 for name, code in _COLUMNS.items()}  # fmt: skip
@@ -390,12 +387,7 @@ def _signature(parts: tuple[Any, ...]) -> Signature | None:
 
 
 def _shapes(parts: Any, most: float) -> tuple[Any, ...] | None:
-    """Return the shapes, or strides, of arguments, of those in lists too; ``None`` where any is none.
-
-    Args:
-        parts: As JSON has them.
-        most: Elements that a shape may have.
-    """
+    """Return the shapes, or strides, of arguments, of those in lists too; ``None`` where any is none."""
     shapes: list[Any] = []
     for part in parts:
         nested = isinstance(part, list | tuple) and bool(part) and isinstance(part[0], list | tuple)

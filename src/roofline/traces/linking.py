@@ -83,9 +83,6 @@ def launches(trace: Trace) -> tuple[Launch, ...]:
     A device event leads to the runtime call of the same correlation, and to the operator of the same external id;
     where that is not recorded, to the innermost operator that was open on the call's thread. A replayed CUDA graph is
     one call for many kernels, so that they have a time of issue and no operator.
-
-    Args:
-        trace: A profiler's file.
     """
     events = trace.events
     on_device = np.flatnonzero(np.isin(events.kind, DEVICE))

@@ -64,9 +64,6 @@ class Task:
 def tasks_of(estimate: Estimate) -> list[Task]:
     """Return the tasks of a program, in an order in which each comes after all that it needs.
 
-    Args:
-        estimate: Of one point on one chip.
-
     Raises:
         UsageError: Not one point, the stages of a pipeline, or kernels that wait for each other.
     """

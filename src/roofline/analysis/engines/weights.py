@@ -62,11 +62,6 @@ def streamed(tasks: Sequence[Task], estimate: Estimate, depth: int) -> tuple[lis
     takes their place: 0 is one buffer, whose copy nothing hides, and 1 is double buffering. Weights that several
     layers read are copied for each.
 
-    Args:
-        tasks: The program's.
-        estimate: Of the program.
-        depth: How many layers ahead.
-
     Raises:
         UsageError: The program has no weights.
         MissingFigure: The chip lists no link to the host.

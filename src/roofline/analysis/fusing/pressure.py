@@ -137,12 +137,6 @@ def pressure(graph: Graph, kernel: str, chip: str | Chip, **sizes: Any) -> Press
     elements as its widest load of 16 bytes brings. After a matmul, its sums come on top and what follows works on
     pieces of them.
 
-    Args:
-        graph: The program.
-        kernel: Label of a kernel.
-        chip: Where it runs.
-        sizes: A number for each symbol.
-
     Raises:
         UsageError: No kernel of that name.
         UnboundSize: A symbol of the graph has no value.

@@ -48,12 +48,6 @@ def store_or_recompute(graph: Graph, node: str, chip: str | Chip, **sizes: Any) 
 
     Fusing a producer into several consumers does its arithmetic once each and saves its write and their reads.
 
-    Args:
-        graph: The program.
-        node: The producer.
-        chip: Where it runs.
-        sizes: A number for each symbol.
-
     Raises:
         UsageError: No such node, or nothing reads it.
 

@@ -19,9 +19,6 @@ def step_program(step: TrainingStep) -> Graph:
     A pipeline of ``p`` stages keeps it for ``m v + p - 1`` turns of one virtual stage, the ``p - 1`` of them in which
     it waits counted as if it worked; gradients that no computation hides are all-reduces behind the backward.
 
-    Args:
-        step: From :func:`roofline.training.train`.
-
     Example:
         >>> import roofline as rl
         >>> step = rl.training.train("gpt2", "h100-sxm", batch=8, seq=1024)

@@ -198,10 +198,6 @@ def choice(values: Mapping[float, float] | Sequence[float]) -> Distribution:
 def from_csv(source: str | os.PathLike[str], column: str) -> Distribution:
     """Make a distribution of the values in a column of a table, empty cells left out.
 
-    Args:
-        source: A CSV file with a header.
-        column: Its name.
-
     Raises:
         UsageError: No such file or column, or a cell that is no number from zero.
     """

@@ -21,11 +21,7 @@ MOST = 5_000_000
 
 
 def expert_parts(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Return for each layer with shared experts the kernels from the sending of tokens to their return.
-
-    Args:
-        graph: What one of several devices runs.
-    """
+    """Return for each layer with shared experts the kernels from the sending of tokens to their return."""
     needs = needs_of(graph)
     by_layer: dict[str, list[str]] = {}
     for label in needs:

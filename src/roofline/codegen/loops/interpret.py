@@ -97,10 +97,6 @@ def _lanes(machine: _Machine, loop: Loop, lanes: list[At]) -> None:
 def run_kernel(kernel: Kernel, arrays: Mapping[str, Array]) -> tuple[int, int]:
     """Run a kernel on arrays of double precision, changed in place.
 
-    Args:
-        kernel: Loops.
-        arrays: One for each of its operands.
-
     Returns:
         Bytes read that it did not write itself, and bytes written, each element once [byte].
 
@@ -126,10 +122,6 @@ def _bytes(buffer: Buffer, touched: Mapping[str, Array]) -> Any:
 
 def interpret(program: LoopProgram, arrays: Mapping[str, Any]) -> tuple[dict[str, Array], tuple[tuple[int, int], ...]]:
     """Run a program of loops as :func:`roofline.ops.execute` runs a graph.
-
-    Args:
-        program: Loops.
-        arrays: One for each input.
 
     Returns:
         The outputs by name, and for each launch the bytes that it read and wrote [byte].

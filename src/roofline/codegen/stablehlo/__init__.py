@@ -24,9 +24,6 @@ SCALE, ZERO = ".scale", ".zero"
 def stablehlo(graph: Graph) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Write a program whose sizes are numbers as a module.
 
-    Args:
-        graph: The program.
-
     Returns:
         The text, the tensors that its function ``main`` is given, and those that it returns. A tensor in a format with
         scales is followed by these, as ``NAME.scale``, and by its zero points.

@@ -34,9 +34,6 @@ def _parsed(text: str) -> Iterator[Any]:
 def verify(text: str) -> None:
     """Let JAX parse and verify a module.
 
-    Args:
-        text: The module.
-
     Raises:
         MissingExtra: jax is not installed.
         UsageError: JAX refuses the module.
@@ -73,9 +70,6 @@ def compiled(text: str, optimize: bool = True) -> Any:
 
 def optimised(text: str) -> str:
     """Return what XLA makes of a module for a CPU: HLO after its passes, which :func:`roofline.from_hlo` reads.
-
-    Args:
-        text: The module.
 
     Raises:
         MissingExtra: jax is not installed.

@@ -211,9 +211,6 @@ def formulas(launches: Sequence[Launch]) -> tuple[Graph | None, ...]:
 
     Launches of one ``call`` share its graph. On a CPU an operator whose work the operators inside it do, such as
     ``aten::linear`` over ``aten::addmm``, has a graph without kernels.
-
-    Args:
-        launches: What ran, from :func:`roofline.traces.linking.launches`.
     """
     lists = _common_format(launches)
     graphs = [_formula(launch, lists) for launch in launches]

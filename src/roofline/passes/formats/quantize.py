@@ -165,9 +165,6 @@ _REMARKS = {
 def formats_by_name(text: str) -> Weights:
     """Read formats of weights as a command line has them: one for all, then exceptions by pattern.
 
-    Args:
-        text: ``FORMAT`` or ``FORMAT,PATTERN=FORMAT,...``; ``none`` leaves alone.
-
     Raises:
         UsageError: An exception without a pattern or a format.
 

@@ -103,10 +103,6 @@ class _Groups:
 def chains(graph: Graph, kinds: frozenset[str] = FUSIBLE) -> Graph:
     """Fuse chains of operators of some kinds into single kernels; those that the graph has already stay as they are.
 
-    Args:
-        graph: The program.
-        kinds: Kinds of operators that fuse.
-
     Raises:
         UnknownOp: A node's operator is not registered.
 

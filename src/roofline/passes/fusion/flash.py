@@ -30,9 +30,6 @@ def flash(graph: Graph) -> Graph:
 
     FLOPs and outputs stay; bytes never grow: where nobody else reads the scores and probabilities they are not moved.
 
-    Args:
-        graph: The program.
-
     Returns:
         The graph itself where no attention is in parts.
 

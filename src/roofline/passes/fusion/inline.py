@@ -16,10 +16,6 @@ def inline(graph: Graph, node: str) -> Graph:
     Its result is no longer moved; its inputs are read, and its arithmetic done, once per reader. FLOPs grow where
     several kernels read it.
 
-    Args:
-        graph: The program.
-        node: Name of the node.
-
     Raises:
         UsageError: No such node, nothing reads it, or a reader runs another number of times.
         UnknownOp: A node's operator is not registered.

@@ -165,9 +165,6 @@ class Axes:
     def resize(self, sizes: Mapping[Atom, int]) -> Graph:
         """Return the program with some atoms of other sizes; every node's output is inferred again.
 
-        Args:
-            sizes: New sizes by atom.
-
         Raises:
             UsageError: An atom that is frozen or of another analysis, a size below 1, or a node that the new sizes
                 contradict; names the node and the axis.

@@ -45,9 +45,6 @@ def pad_matmuls(graph: Graph) -> Graph:
 
     FLOPs, bytes and outputs stay; only the time model reads the mark.
 
-    Args:
-        graph: The program.
-
     Returns:
         The program with its matmuls and attention marked.
 

@@ -19,9 +19,6 @@ def saved_tensors(graph: Graph) -> dict[str, str]:
     and inputs are stored anyway and are none of them; statistics of norms and of softmax, one number per row, are not
     counted.
 
-    Args:
-        graph: A program with its backward.
-
     Raises:
         UsageError: It has none.
     """

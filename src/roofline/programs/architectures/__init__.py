@@ -26,10 +26,6 @@ MODULES = {
 def family(name: str, where: str = "") -> Family:
     """Look up a family.
 
-    Args:
-        name: As in a model file.
-        where: The file, for the error.
-
     Raises:
         ModelDataError: No such family.
     """

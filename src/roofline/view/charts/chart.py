@@ -116,9 +116,6 @@ class Chart(Report, ABC):
     def plotly(self, dark: bool = False) -> Any:
         """Draw for a browser: the same content, with hover texts and a legend that switches marks on and off.
 
-        Args:
-            dark: Whether the ground is dark.
-
         Returns:
             A ``plotly.graph_objects.Figure``.
         """

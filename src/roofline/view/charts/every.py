@@ -181,11 +181,6 @@ def plot(result: Any, chart: str | None = None) -> Chart:
 def named(charts: Mapping[str, Callable[[], Chart]], name: str | None, option: str = "chart") -> Chart:
     """Return the chart of a name, the first where there is none.
 
-    Args:
-        charts: By name.
-        name: Of one of them.
-        option: How the name was given.
-
     Raises:
         UsageError: There is none of that name; names those that there are.
     """

@@ -144,10 +144,6 @@ class _Sheet:
 def figure(drawing: Drawing, dark: bool = False) -> Any:
     """Draw a figure of Plotly.
 
-    Args:
-        drawing: What to draw.
-        dark: Whether the ground is dark.
-
     Returns:
         A ``plotly.graph_objects.Figure``.
     """

@@ -42,12 +42,6 @@ _AROUND = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
 def spread(centres: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
     """Move intervals apart, each as little as a single pass down and up allows, in their order.
 
-    Args:
-        centres: Where each would like to be.
-        heights: Extent of each.
-        low: Lower end of the room.
-        high: Upper end of the room.
-
     Example:
         >>> spread([10.0, 11.0, 40.0], [10.0, 10.0, 10.0], 0.0, 100.0)
         [10.0, 20.0, 40.0]

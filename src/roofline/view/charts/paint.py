@@ -84,13 +84,7 @@ class _Canvas:
 
 
 def paint(axes: Sequence[Axes], drawing: Drawing, dark: bool = False) -> None:
-    """Draw onto axes of matplotlib, one for each panel.
-
-    Args:
-        axes: From top to bottom.
-        drawing: What to draw.
-        dark: Whether the ground is dark.
-    """
+    """Draw onto axes of matplotlib, one for each panel."""
     colours = palette(dark)
     canvases = [
         _Canvas(ax, panel, x, y, colours)

@@ -209,10 +209,6 @@ def drawn(name: str, query: str | None) -> Drawn:
 def traced(name: str, contents: str) -> Trace:
     """Read a profiler's file that was dropped, by the readers of the library and within their limits.
 
-    Args:
-        name: What it is called.
-        contents: As the browser gives them.
-
     Raises:
         UsageError: It is too large, or did not arrive whole.
         TraceError: No profiler's file.

@@ -95,11 +95,6 @@ def _guarded(app: Any) -> Any:
 def make_server(app: Any, host: str = LOOPBACK[0], port: int = 0) -> Any:
     """Return a server that serves an app once it is started; its ``port`` says where.
 
-    Args:
-        app: From :func:`make_app`.
-        host: The address to listen at.
-        port: 0 for any that is free.
-
     Raises:
         UsageError: It cannot listen there.
     """

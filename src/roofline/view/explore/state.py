@@ -88,9 +88,6 @@ DEFAULT = State()
 def from_query(query: str) -> State:
     """Read the query of an address.
 
-    Args:
-        query: With or without its question mark.
-
     Raises:
         UsageError: An unknown or repeated key, or a text that is too long.
 

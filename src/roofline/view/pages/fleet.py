@@ -16,11 +16,7 @@ MOST = 5000
 
 
 def fleet_page(fleet: Fleet) -> Page:
-    """Return a fleet as a page that sorts, searches and loads nothing.
-
-    Args:
-        fleet: From :func:`roofline.fleet.run` or :func:`roofline.fleet.read`.
-    """
+    """Return a fleet as a page that sorts, searches and loads nothing."""
     moves, counts = Moves(), fleet.summary()
     said = (
         f"{counts['programs']:,} programs, {counts['answers']:,} answers, {counts['failed']:,} failed; {fleet.folder}"

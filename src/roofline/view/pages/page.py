@@ -88,9 +88,6 @@ class Page:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file, whole or not at all.
 
-        Args:
-            path: Its suffix is ``.html``.
-
         Raises:
             UsageError: Another suffix, or a place that cannot be written.
         """

@@ -40,14 +40,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def macro(template: str, name: str, moves: Any, /, **values: Any) -> Any:
-    """Fill in one macro of a template of the folder ``templates``.
-
-    Args:
-        template: Its name, without the suffix.
-        name: Of the macro.
-        moves: What changes with the page's slider.
-        values: The macro's arguments.
-    """
+    """Fill in one macro of a template of the folder ``templates``."""
     module = _environment().get_template(f"{template}.html.j2").make_module({"moves": moves})
     return getattr(module, name)(**values)
 

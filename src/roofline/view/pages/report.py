@@ -107,12 +107,7 @@ def prediction_page(est: Estimate) -> Page:
 
 
 def verdict_page(verdict: Verdict, trace: Trace | None = None) -> Page:
-    """Return a verdict as a page, with the prediction that it rests on.
-
-    Args:
-        verdict: From :func:`roofline.check`.
-        trace: The trace that it rests on.
-    """
+    """Return a verdict as a page, with the prediction that it rests on."""
     est, moves = verdict.estimate, Moves()
     chapters = [*_verdict(verdict, moves)]
     if trace is not None:
