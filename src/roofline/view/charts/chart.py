@@ -256,7 +256,9 @@ class ResultChart(Chart, ABC, Generic[Result]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.result, self.kind):
-            raise UsageError(f"expected {self.kind.__name__} of {self.made_by}, given {shown(self.result)}")
+            name = self.kind.__name__
+            article = "" if name.endswith("s") else "an " if name[0] in "AEIO" else "a "
+            raise UsageError(f"expected {article}{name} of {self.made_by}, given {shown(self.result)}")
 
     def subject(self) -> dict[str, Any]:
         """Return what the result is a result of."""
