@@ -15,6 +15,7 @@ from made_traces import Made, chain
 import roofline as rl
 from roofline.ir.units import format_si
 from roofline.view.charts.style import THEME, readable
+from roofline.view.pages.fleet import fleet_page
 from roofline.view.pages.page import Page
 
 BATCHES = [1, 8, 64]
@@ -248,6 +249,22 @@ def test_narrow_and_dark(browser: Any, decode: Path, judged: Path) -> None:
         expect_room(tab, 400)
         expect_colours(tab, "dark")
         expect_colours(tab, "light")
+
+
+def test_the_names_of_a_fleet_leave_half_of_a_narrow_screen_to_its_bars(browser: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    config = tmp_path / "the-model-that-answers-customers.json"
+    config.write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2}))
+    about = rl.fleet.Question(phases=("decode",), seq=64)
+    fleet = rl.fleet.run(["gpt2", str(config)], ["h100-sxm", "l4"], tmp_path / "out", about, workers=0)
+    with opened(browser, saved(fleet_page(fleet), tmp_path), 400) as tab:
+        expect_room(tab, 400)
+        box = "document.querySelector('.plot')"
+        assert tab.evaluate(f"{box}._fullLayout._size.w / {box}.clientWidth") > 0.5
+        names = set(tab.evaluate(f"{box}.layout.yaxis.ticktext"))
+    assert names == {
+        f"{model}<br>{chip}" for model in ("gpt2", f"...{config.stem[-19:]}") for chip in ("h100-sxm", "l4")
+    }
 
 
 def test_prints_in_light_colours(tab: Any) -> None:

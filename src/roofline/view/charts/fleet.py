@@ -13,7 +13,7 @@ from roofline.view.charts.marks import Axis, Bars, Drawing, Panel
 from roofline.view.charts.waterfall import height
 
 #: Programs that are shown, and characters of their names.
-MOST, LONGEST = 20, 34
+MOST, LONGEST = 20, 22
 #: Parts of a program's time, from the left: what the changes leave, and what they save.
 PARTS = (("stays", "compute"), ("saved by the changes", "launch"))
 
@@ -29,15 +29,16 @@ class FleetRanking(ResultChart[Fleet]):
         whole = [row["program_weight"] * row["time_s"] / (row["batch"] or 1) for row in rows]
         saved = [row["gain"] for row in rows]
         stays = [all_of - less for all_of, less in zip(whole, saved, strict=True)]
-        hover = [f"{_name(row)}\n{format_si(row['time_s'], 's')} a run, {row['bound']}-bound\n"
-                 f"{row['change'] or 'no change'} first" for row in rows]  # fmt: skip
+        hover = [f"{', '.join((row['model'], *_where(row)))}\n{format_si(row['time_s'], 's')} a run, "
+                 f"{row['bound']}-bound\n{row['change'] or 'no change'} first" for row in rows]  # fmt: skip
+        names, shared = _names(rows)
         texts = [f"{less / all_of:.0%}" if all_of else "" for all_of, less in zip(whole, saved, strict=True)]
         marks = (Bars(range(len(rows)), stays, 0.0, PARTS[0][1], PARTS[0][0], hover=hover),
                  Bars(range(len(rows)), saved, stays, PARTS[1][1], PARTS[1][0], texts, hover))  # fmt: skip
-        panel = Panel(marks, Axis("time of an item, times its weight", "s", low=0.0),
-                      Axis(categories=tuple(map(_name, rows))))  # fmt: skip
+        panel = Panel(marks, Axis("weighed time of an item", "s", low=0.0), Axis(categories=names))
         counts = self.result.summary()
         under = f"{counts['programs']:,} programs, {counts['answers']:,} answers; the {len(rows)} with most to gain"
+        under = ", ".join((under, *shared))
         return Drawing((panel,), "What to optimise first", under, size=(9.0, max(height(len(rows)) + 1.0, 3.4)))
 
 
@@ -49,10 +50,19 @@ def top(fleet: Fleet) -> list[dict[str, Any]]:
     return list(best.values())[:MOST]
 
 
-def _name(row: dict[str, Any]) -> str:
-    name = row["model"] if len(row["model"]) <= LONGEST else f"...{row['model'][3 - LONGEST :]}"
-    batch = f", batch {row['batch']:,}" if row["batch"] else ""
-    return f"{name} {row['phase']}, {row['chip']}{batch}"
+def _where(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["phase"], row["chip"], f"batch {row['batch']:,}" if row["batch"] else ""
+
+
+def _names(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
+    """Return a name for each bar, short enough for a narrow screen, and what would stand in all of them."""
+    where = [_where(row) for row in rows]
+    shared = [column[0] if len(set(column)) == 1 else "" for column in zip(*where, strict=True)]
+    names = []
+    for row, parts in zip(rows, where, strict=True):
+        name = row["model"] if len(row["model"]) <= LONGEST else f"...{row['model'][3 - LONGEST :]}"
+        names.append(", ".join((name, *(part for part, same in zip(parts, shared, strict=True) if part and not same))))
+    return tuple(names), [part for part in shared if part]
 
 
 def plot_fleet(fleet: Fleet) -> FleetRanking:

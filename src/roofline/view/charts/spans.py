@@ -13,6 +13,8 @@ from roofline.view.charts.marks import Arrow, Axis, Band, Bars, Cells, Drawing, 
 NEAR = 4.0
 #: Categories that are named at most; of more, every so many.
 NAMES = 60
+#: Ticks below which a logarithmic axis of less than a decade has those of a linear one.
+FEWEST = 3
 #: Letters of a name below the axes that is turned, since it is too wide for its place.
 LONGEST = 18
 Span = tuple[float, float]
@@ -123,13 +125,21 @@ def steps(low: float, high: float, unit: str, most: int = 6) -> list[float]:
 
 
 def ticks(axis: Axis, span: Span) -> tuple[list[float], list[str]]:
-    """Return where an axis has ticks, and what they say."""
+    """Return where an axis has ticks, and what they say.
+
+    Example:
+        >>> ticks(Axis(unit="s", log=10), (3.6e-3, 8.4e-3))[1]  # only one of 1, 2 and 5
+        ['4 ms', '5 ms', '6 ms', '7 ms', '8 ms']
+    """
     if not axis.ticks:
         return [], []
     if axis.categories:
         every = -(-len(axis.categories) // NAMES)
         return [float(i) for i in range(0, len(axis.categories), every)], list(axis.categories[::every])
-    places = decades(*span, axis.log) if axis.log else steps(*span, axis.unit)
+    is_narrow = axis.log == 10 and span[1] < 10 * span[0]
+    places = decades(*span, axis.log) if axis.log else []
+    if not axis.log or (is_narrow and len(places) < FEWEST):
+        places = steps(*span, axis.unit)
     return places, [tick_text(axis, at) for at in places]
 
 

@@ -84,11 +84,17 @@ function narrowed({data: traces, layout}) {
     layout.height += LEGEND * traces.filter(trace => trace.showlegend).length;
     layout.legend.y *= 1.3;
     for (const trace of traces) if (trace.type === "bar") delete trace.text;  // bars of several kinds share a row
+    layout.margin.r = 16;
   }
   for (const trace of traces) if (trace.type === "bar") trace.textposition = "auto";  // behind a bar that is too short
   for (const key of Object.keys(layout).filter(key => key.startsWith("xaxis"))) {
     const axis = layout[key], every = Math.ceil((axis.tickvals?.length ?? 0) / NARROW_TICKS);
     for (const part of ["tickvals", "ticktext"]) axis[part] = axis[part]?.filter((_, number) => number % every === 0);
+  }
+  for (const key of Object.keys(layout).filter(key => key.startsWith("yaxis"))) {  // names on two lines where rows are high
+    const axis = layout[key], [low, high] = axis.domain ?? [0, 1];
+    if ((high - low) * layout.height > 3 * LINE * axis.ticktext?.length)
+      axis.ticktext = axis.ticktext.map(text => text.replace(", ", "<br>"));
   }
   return {data: bars ? traces : traces.filter(trace => !isLabel(trace)), layout};
 }
