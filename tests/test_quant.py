@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -47,13 +48,30 @@ def test_floats_of_8_bits_have_the_bit_patterns_of_torch(word: str, name: str) -
     codes = np.arange(256, dtype=np.uint8)
     expected = torch.from_numpy(codes).view(getattr(torch, name)).float().numpy()
     finite = np.isfinite(expected)
-    assert (element.decode(codes)[finite] == expected[finite]).all()
+    assert np.array_equal(element.decode(codes), expected, equal_nan=True)
     stored = np.unique(expected[finite])
     halves = (stored[1:].astype(np.float64) + stored[:-1]) / 2
     spread = numbers(0, 20_000) * 10.0 ** np.random.default_rng(1).uniform(-8, 5, 20_000)
     x = np.clip(np.concatenate([halves, spread, [0.0, -0.0]]), -element.largest, element.largest).astype(np.float32)
     assert (element.encode(x) == torch.from_numpy(x).to(getattr(torch, name)).view(torch.uint8).numpy()).all()
     assert element.decode(element.encode(np.array([1e9, -np.inf]))).tolist() == [element.largest, -element.largest]
+
+
+@pytest.mark.parametrize("word", ["int4-g32", "int4-g128", "int4-g128-z4", "int8-tensor-asym"])
+@pytest.mark.parametrize("value", [1e-3, 0.013, -5.0])
+def test_equal_numbers_stay_what_they_are(word: str, value: float) -> None:
+    x = np.array([[value] * 128, [0.0] * 128])
+    assert np.allclose(rl.quant.fake(x, word), x, rtol=2.0**-8, atol=0)
+
+
+def test_errors_of_numbers_of_any_size() -> None:
+    inf, nan = np.inf, np.nan
+    assert rl.quant.deviation([1, inf], [1, -inf]).sqnr_db == -inf
+    assert rl.quant.deviation([1, inf, nan], [1, inf, nan]).sqnr_db == inf
+    assert np.isnan(rl.quant.deviation([nan], [nan]).cosine)
+    for size in (1e-200, 1e200):
+        few = rl.quant.deviation([3 * size, 4 * size], [3 * size, 4.5 * size])
+        assert (few.sqnr_db, few.largest) == (pytest.approx(20.0), pytest.approx(0.125))
 
 
 def test_floats_of_4_bits_are_those_of_the_specification() -> None:
@@ -405,11 +423,30 @@ def test_the_command_rounds_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureF
     assert "--calibration FILE" in capsys.readouterr().err
 
 
+def test_the_command_does_not_write_over_what_it_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roofline.quant.files import _write
+
+    monkeypatch.chdir(tmp_path)
+    Path("one").mkdir()
+    _write(Path("one/w.safetensors"), {"w": np.eye(4, dtype=np.float32)}, {})
+    os.link("one/w.safetensors", "other.safetensors")
+    before = Path("other.safetensors").read_bytes()
+    weights = ["one/w.safetensors", "one", "one"]
+    for read, out in zip(weights, ["./one/w.safetensors", "one/new.npz", "other.safetensors"], strict=True):
+        assert main(["quantize", read, "-o", out]) == 2
+        assert f"lies in {read}, which is read" in capsys.readouterr().err
+    assert (Path("other.safetensors").read_bytes(), os.listdir("one")) == (before, ["w.safetensors"])
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: rl.quant.round_to(np.zeros((0, 4)), "int8"), "has no numbers to round"),
         (lambda: rl.quant.round_to([[1.0, np.nan]], "int8"), "1 of 2 numbers are not finite"),
+        (lambda: rl.quant.round_to(numbers(0, 4, 64) * 1e7, "int8"), "is beyond fp16, which it is stored in"),
+        (lambda: rl.quant.round_to(numbers(0, 4, 64) * 1e-9, "int8"), "rounds to 0 in the smallest scale of fp16"),
         (lambda: rl.quant.round_to(np.ones((2, 48)), "int4-g32"), "do not divide rows of 48; nearest that fits"),
         (lambda: rl.quant.round_to(np.ones(256), "q4_k"), "no rounding is defined"),
         (lambda: rl.quant.round_to(np.ones(4), "fp8-block"), "square blocks need a matrix"),

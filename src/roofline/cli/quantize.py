@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from roofline.cli.app import COMPILE, command
 from roofline.cli.progress import progress
 from roofline.cli.tables import table
 from roofline.ir.errors import UsageError
+from roofline.ir.files import user_path
 from roofline.ir.units import format_bytes
 from roofline.passes.formats.quantize import formats_by_name
 from roofline.quant.checkpoints import formats_within
@@ -57,6 +59,8 @@ def quantize(
     if (mixed is None) != (memory_limit is None):
         raise UsageError("--mixed FORMATS and --memory-limit SIZE go together: formats to choose among, and their size")
     arrays, how = read_weights(file), {"ranges": ranges, "order": order}
+    for read in (file, calibration):
+        _check_apart(out, read)
     with progress("quantize", 1.0):
         chosen = formats_by_name(weights)
         if mixed is not None and memory_limit is not None:
@@ -66,6 +70,16 @@ def quantize(
     if out is not None:
         save(result, out)
     output.write(result, _parts(result))
+
+
+def _check_apart(out: Path | None, read: Path | None) -> None:
+    """Refuse to write over what is read, under whatever name, or among the files of a folder."""
+    if out is None or read is None:
+        return
+    target, source = os.path.realpath(user_path(out)), user_path(read)
+    places = [place for place in (target, os.path.dirname(target)) if os.path.exists(place)]
+    if any(each.samefile(place) for each in (source, *source.glob("*.safetensors")) for place in places):
+        raise UsageError(f"-o {out}: lies in {read}, which is read; give another file")
 
 
 def _parts(result: QuantizedModel) -> Iterator[Any]:

@@ -31,11 +31,15 @@ class Deviation:
 
 
 def deviation_of(before: Array, after: Array) -> Deviation:
-    """Compare two arrays of one shape; what is not finite in both is left out."""
-    finite = np.isfinite(before)
-    if (finite != np.isfinite(after)).any():
+    """Compare two arrays of one shape; what is the same infinity, or NaN, in both is left out."""
+    finite = np.isfinite(before) & np.isfinite(after)
+    if not np.array_equal(before[~finite], after[~finite], equal_nan=True):
         return Deviation(-np.inf, float("nan"), np.inf)
+    if before.size and np.isnan(before).all():
+        return Deviation(float("nan"), float("nan"), float("nan"))
     x, y = before[finite], after[finite]
+    power = np.frexp(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0)))[1]
+    x, y = (each * 2.0 ** min(-int(power), 1000) for each in (x, y))  # so that no square overflows
     signal, noise = float((x * x).sum()), float(((y - x) ** 2).sum())
     return Deviation(decibels(signal, noise), _cosine(x, y), _largest(x, y))
 

@@ -92,7 +92,8 @@ class Levels(Element):
 class Float(Element):
     """A float of a sign, ``exponent`` bits and ``mantissa`` bits, with subnormals; a code is its bit pattern.
 
-    Numbers beyond the largest saturate, those that are none become no code: they are refused before.
+    Numbers beyond the largest saturate, those that are none become no code: they are refused before. Codes beyond the
+    largest number are none: infinity where the mantissa is 0 (of e5m2), the rest NaN.
     """
 
     exponent: int
@@ -123,6 +124,8 @@ class Float(Element):
         fraction, power = codes & 2**self.mantissa - 1, codes >> self.mantissa & 2**self.exponent - 1
         normal = power > 0
         values = np.ldexp(fraction + normal * 2.0**self.mantissa, np.maximum(power, 1) - self.bias - self.mantissa)
+        values[values > self.largest] = np.nan
+        values[(fraction == 0) & np.isnan(values)] = np.inf
         return np.where(codes >> self.bits - 1, -values, values)
 
 

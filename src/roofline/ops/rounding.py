@@ -169,13 +169,13 @@ def shared(form: Format, rows: Array, reduce: np.ufunc) -> Array:
 
 def scales(form: Format, low: Array, high: Array, tensor_scale: float = 1.0) -> tuple[Array, Array | None]:
     """Return scales and zero points for ranges of numbers, rounded to the formats that they are stored in."""
+    largest = np.maximum(np.abs(low), np.abs(high))
     if form.symmetric:
-        largest = np.maximum(np.abs(low), np.abs(high))
         return _stored_scale(form, largest / (form.element.largest * tensor_scale), largest), None
     if form.zero == "integer":  # 0 is stored exactly
         low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
     steps = form.element.largest
-    scale = _stored_scale(form, (high - low) / steps, high - low)
+    scale = _stored_scale(form, (high - low) / steps, largest)
     if form.zero == "integer":
         return scale, np.clip(np.rint(-low / scale), 0, steps)
     middle = (steps + 1) / 2
@@ -186,32 +186,41 @@ def whole_scale(form: Format, largest: float) -> float:
     """Return the scale of a whole tensor with a largest magnitude: nvfp4 has one, others 1."""
     if form.scale != "e4m3":
         return 1.0
-    return float(np.float32(largest / (form.element.largest * E4M3.largest))) or 1.0
+    return float(_rounded_scale("fp32", np.asarray(largest / (form.element.largest * E4M3.largest)))) or 1.0
 
 
 def _stored_scale(form: Format, exact: Array, largest: Array) -> Array:
-    """Round a scale to its format; what is all 0 has scale 1, and no scale becomes 0."""
+    """Round a scale to its format; what is all 0 has scale 1, and no scale becomes 0.
+
+    Equal numbers with a zero point have the smallest scale, so that the zero point says what they are; gpt-fast clamps
+    the range likewise (https://github.com/pytorch-labs/gpt-fast/blob/main/quantize.py, ``get_group_qparams``).
+    """
     if form.scale == "e8m0":
         emax = np.frexp(form.element.largest)[1] - 1
         power = np.frexp(largest)[1] - 1 - emax
         return np.where(largest > 0, np.ldexp(1.0, np.clip(power, -127, 127)), 1.0)
     tiny = _SMALLEST[form.scale]
-    return np.where(exact > 0, np.maximum(_rounded_scale(form.scale, exact), tiny), 1.0)
+    return np.where(largest > 0, np.maximum(_rounded_scale(form.scale, exact), tiny), 1.0)
 
 
-#: Smallest and largest number that a scale can be.
+#: Smallest number that a scale can be.
 _SMALLEST = {"fp32": 2.0**-126, "bf16": 2.0**-126, "fp16": 2.0**-24, "e4m3": 2.0**-9}
 
 
 def _rounded_scale(name: str, x: Array) -> Array:
     if name == "e4m3":
         return E4M3.decode(E4M3.encode(x))
-    if name == "bf16":  # the upper half of fp32, rounded to even
-        bits = np.asarray(x, dtype=np.float32).view(np.uint32).astype(np.uint64)
-        return ((bits + 0x7FFF + (bits >> 16 & 1) >> 16 << 16).astype(np.uint32)).view(np.float32).astype(np.float64)
-    kind: Any = np.float16 if name == "fp16" else np.float32
-    limit = float(np.finfo(kind).max)
-    return np.clip(x, -limit, limit).astype(kind).astype(np.float64)
+    with np.errstate(over="ignore"):
+        rounded = np.asarray(x).astype(np.float16 if name == "fp16" else np.float32)
+        if name == "bf16":  # the upper half of fp32, rounded to even
+            bits = rounded.view(np.uint32).astype(np.uint64)
+            rounded = (bits + 0x7FFF + (bits >> 16 & 1) >> 16 << 16).astype(np.uint32).view(np.float32)
+    if np.isinf(rounded).any():
+        raise UsageError(
+            f"a scale or zero point of {np.abs(x).max():.3g} is beyond {name}, which it is stored in; scale the "
+            "numbers down, or take a format with fp32 scales, such as int8-tensor"
+        )
+    return rounded.astype(np.float64)
 
 
 # --- codes -----------------------------------------------------------------------------------------------------------

@@ -46,7 +46,13 @@ def round_to(x: Any, format: str | Format, axis: Axis = -1, *, within: Range | N
         row *= numbers.shape[each]
     form = as_format(format, row)
     if within is None:
-        return quantized(numbers, form, axes)
+        result = quantized(numbers, form, axes)
+        if numbers.any() and not result.values.any():
+            raise UsageError(
+                f"{form}: the largest number, {abs(numbers).max():.3g}, rounds to 0 in the smallest scale of "
+                f"{form.scale}; scale the numbers up, or take int8-tensor, whose scale is fp32"
+            )
+        return result
     _check_range(within, form, rows_of(numbers, axes))
     return quantized(numbers, form, axes, within.low, within.high)
 
