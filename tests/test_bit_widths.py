@@ -272,6 +272,42 @@ def test_a_checkpoint_within_a_size_has_the_least_error(checkpoint, limit):
     assert error == pytest.approx(min(error for _, error in fitting))
 
 
+@pytest.mark.parametrize(("chip", "limit"), [(None, 0.02), (None, 0.05), ("l4", 0.05)])
+def test_a_checkpoint_within_an_error_has_the_least_size_or_time(checkpoint, chip, limit):
+    """As :func:`roofline.estimate` has a program of that matrix alone; of three matrices every choice is tried."""
+    words = ["int8", "int4-g16", "int4"]
+    every = {}
+    for word in words:
+        for layer in rl.quant.quantize_arrays(checkpoint, word).layers:
+            alone = rl.workload([{"op": "gemm", "m": 8, "n": 16, "k": 64}], dtype="bf16")
+            small = rl.passes.quantize(alone, weights=word)
+            cost = rl.estimate(small, chip, mode="graph").time if chip else layer.rounded.bits / 8
+            every[layer.name, word] = cost, 10 ** (-layer.error.sqnr_db / 10)
+    best = rl.quant.formats_within(checkpoint, words, error_limit=limit, chip=chip, batch=8)
+    sums = lambda picks: tuple(sum(every[pair][at] for pair in zip(checkpoint, picks, strict=True)) for at in (0, 1))  # noqa: E731
+    cost, error = sums(best.values())
+    assert error <= limit
+    assert cost == pytest.approx(min(sums(picks)[0] for picks in product(words, repeat=3) if sums(picks)[1] <= limit))
+    if chip:
+        again = rl.quant.formats_within(checkpoint, words, latency_limit=cost * (1 + 1e-9), chip=chip, batch=8)
+        assert sums(again.values())[1] <= error
+
+
+def test_a_limit_of_a_checkpoint_is_one_that_can_be_held(checkpoint):
+    words = ["int8", "int4"]
+    with pytest.raises(rl.errors.DoesNotFit, match=r"error_limit=1e-09: these formats add .* \(--error-budget"):
+        rl.quant.formats_within(checkpoint, words, error_limit=1e-9)
+    with pytest.raises(rl.errors.DoesNotFit, match=r"latency_limit=1 ns: these formats take .* \(--latency-limit"):
+        rl.quant.formats_within(checkpoint, words, latency_limit="1 ns", chip="l4")
+    for options in ({"latency_limit": "1 ms"}, {"memory_limit": "1 MB", "chip": "l4"}):
+        with pytest.raises(rl.errors.UsageError, match="latency_limit needs chip"):
+            rl.quant.formats_within(checkpoint, words, **options)
+    with pytest.raises(rl.errors.UsageError, match="give memory_limit, error_limit or latency_limit"):
+        rl.quant.formats_within(checkpoint, words)
+    with pytest.raises(rl.errors.DoesNotFit, match="has 4 axes; only a program"):
+        rl.quant.formats_within({"c.weight": np.ones((4, 8, 3, 3))}, ["int8"], latency_limit="1 ms", chip="l4")
+
+
 def test_quantize_on_the_command_line_chooses_formats(checkpoint, tmp_path, capsys):
     np.savez(tmp_path / "w.npz", **checkpoint)
     words = ["quantize", f"{tmp_path}/w.npz", "--mixed", "int8,int4", "--memory-limit", "2.3kB"]
@@ -284,4 +320,13 @@ def test_quantize_on_the_command_line_chooses_formats(checkpoint, tmp_path, caps
     assert main([*words[:-1], "1 kB"]) == 2
     assert "take 1.73 kB at least (--memory-limit, --mixed)" in capsys.readouterr().err
     assert main(words[:4]) == 2
-    assert "--mixed FORMATS and --memory-limit SIZE go together" in capsys.readouterr().err
+    assert "--mixed FORMATS goes with one of --memory-limit, --error-budget" in capsys.readouterr().err
+    for limit, library in (
+        (["--error-budget", "2%"], {"error_limit": 0.02}),
+        (["--latency-limit", "1ms", "--chip", "l4", "-B", "64"],
+         {"latency_limit": "1 ms", "chip": "l4", "batch": 64}),
+    ):  # fmt: skip
+        assert main([*words[:4], *limit, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        picked = rl.quant.formats_within(checkpoint, ["int8", "int4"], **library)
+        assert {row["weight"]: row["format"].partition("-")[0] for row in rows} == picked

@@ -157,7 +157,8 @@ REQUESTS = '{"timestamp": 0, "input_length": 600, "output_length": 4, "hash_ids"
 #: What each parameter of a command reads, by its name, or by the command's and its own.
 READS: dict[str, list[Callable[[], Input]]] = {
     "model": PROGRAMS, "chip": CHIPS, "chips": CHIPS, "where": CHIPS, "chips.name": CHIPS, "models.name": PROGRAMS,
-    "schedules.op": PROGRAMS, "quantize.file": [lambda: Input("w.safetensors", SAFETENSORS)],
+    "schedules.op": PROGRAMS, "quantize.on": CHIPS,
+    "quantize.file": [lambda: Input("w.safetensors", SAFETENSORS)],
     "serve.draft": PROGRAMS, "serve.prefill_chip": CHIPS,
     "fleet.models": PROGRAMS, "codesign.base": CHIPS, "codesign.goals": PROGRAMS,
     "predict.table": [lambda: Input("rows.csv", ROWS), lambda: Input("models.csv", MODEL_ROWS)],

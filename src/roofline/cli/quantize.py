@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from roofline.cli.progress import progress
 from roofline.cli.tables import table
 from roofline.ir.errors import UsageError
 from roofline.ir.files import user_path
-from roofline.ir.units import format_bytes
+from roofline.ir.units import format_bytes, share
 from roofline.passes.formats.quantize import formats_by_name
 from roofline.quant.checkpoints import formats_within
 from roofline.quant.files import read_weights, save
@@ -35,36 +36,65 @@ _Ranges = Annotated[str, opt.option(
 _Order = Annotated[str, opt.option(
     "--order NAME", "In which order GPTQ takes columns.", complete=("natural", "activation"),
     default="natural")]  # fmt: skip
-_Mixed = Annotated[str | None, opt.option(
-    "--mixed FORMATS", "Choose a format for each matrix out of these, with --memory-limit.")]  # fmt: skip
-_Limit = Annotated[str | None, opt.option("--memory-limit SIZE", "Of all matrices with their scales, such as 5GB.")]
 _Out = Annotated[Path | None, opt.option("-o FILE", "Write codes and scales here: .safetensors or .npz.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedOptions(opt.ChipOptions):
+    """Formats to choose among for each matrix, and within what."""
+
+    mixed: Annotated[opt.Text, opt.option(
+        "--mixed FORMATS", "Choose a format for each matrix out of these, within one of:", "Mixed")] = None  # fmt: skip
+    memory_limit: Annotated[opt.Text, opt.option(
+        "--memory-limit SIZE", "Of all matrices with their scales, such as 5GB: the least error.", "Mixed")
+    ] = None  # fmt: skip
+    error_budget: Annotated[opt.Text, opt.option(
+        "--error-budget SHARE", "Noise over signal, added up, such as 1%: the least size, with --chip the least time.",
+        "Mixed")] = None  # fmt: skip
+    latency_limit: Annotated[opt.Text, opt.option(
+        "--latency-limit TIME", "Of all matmuls on --chip, such as 2ms: the least error.", "Mixed")] = None  # fmt: skip
+    on: Annotated[opt.Text, opt.option(
+        "--chip CHIP", "Where they run.", "Mixed", complete=opt.complete_chips)] = None  # fmt: skip
+    batch: Annotated[int, opt.option(
+        "--batch -B N", "Rows that each matrix is multiplied by there.", "Mixed", default="1", min=1)] = 1  # fmt: skip
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The limit as keywords of the library; empty without one."""
+        opt.with_unit(self.memory_limit, "--memory-limit", "B")
+        opt.with_unit(self.latency_limit, "--latency-limit", "s")
+        error = None if self.error_budget is None else share(self.error_budget, "--error-budget")
+        every = {"memory_limit": self.memory_limit, "error_limit": error, "latency_limit": self.latency_limit}
+        limits = {name: limit for name, limit in every.items() if limit is not None}
+        if (self.mixed is not None) != (len(limits) == 1) or (self.on and not limits):
+            raise UsageError("--mixed FORMATS goes with one of --memory-limit, --error-budget, --latency-limit")
+        chip = self.some(self.on)
+        return limits and {**limits, "chip": chip, "batch": self.batch}
 
 
 @command(COMPILE, "roofline quantize examples/digits.safetensors --weights int4-g32")
 def quantize(
     file: _File,
+    choice: MixedOptions,
     output: opt.OutputOptions,
     weights: _Weights = "int8",
     method: _Method = "nearest",
     calibration: _Calibration = None,
     ranges: _Ranges = "minmax",
     order: _Order = "natural",
-    mixed: _Mixed = None,
-    memory_limit: _Limit = None,
     out: _Out = None,
 ) -> None:
     """Round the weights of a checkpoint to fewer bits, and show the error of each matrix."""
     inputs = None if calibration is None else read_weights(calibration)
-    if (mixed is None) != (memory_limit is None):
-        raise UsageError("--mixed FORMATS and --memory-limit SIZE go together: formats to choose among, and their size")
-    arrays, how = read_weights(file), {"ranges": ranges, "order": order}
+    limits, how = choice.keywords, {"ranges": ranges, "order": order}
+    arrays = read_weights(file)
     for read in (file, calibration):
         _check_apart(out, read)
     with progress("quantize", 1.0):
         chosen = formats_by_name(weights)
-        if mixed is not None and memory_limit is not None:
-            picked = formats_within(arrays, opt.names(mixed), memory_limit, method, inputs, **how)
+        if choice.mixed is not None:
+            words = opt.names(choice.mixed)
+            picked = formats_within(arrays, words, method=method, inputs=inputs, **{**limits, **how})
             chosen = {glob.escape(each): word for each, word in picked.items()}
         result = quantize_arrays(arrays, chosen, method, inputs, name=file.name, **how)
     if out is not None:

@@ -207,26 +207,25 @@ def mixed(
         >>> sorted(best.formats.values()), best.weight_bytes
         (['int4-g128', 'int4-g128', 'int8'], 35584.0)
     """
-    what, limit = _limit({"error": error_limit, "latency": latency_limit, "memory": memory_limit})
+    what, limit = one_limit({"error": error_limit, "latency": latency_limit, "memory": memory_limit})
     against = against or ("memory" if what == "memory" else "time")
     one_of("against", against, get_args(Against))
-    if what and against != _HELD.get(what, against):
-        raise UsageError(f"{what}_limit holds on a front against {_HELD[what]}, not against {against}")
+    if what and against != HELD.get(what, against):
+        raise UsageError(f"{what}_limit holds on a front against {HELD[what]}, not against {against}")
     if isinstance(plans, bool) or not isinstance(plans, int) or plans < 1:
         raise UsageError(f"plans={plans!r}; allowed: a whole number from 1")
     work = _Choice(costs, find_chip(chip), program or costs.graph, mode, sizes, against, most)
     shown = tuple(work.plan(work.unbeaten[at]) for at in _spread(len(work.unbeaten), plans))
-    return BitWidths(
-        work.program, work.chip, mode, sizes, against, shown, work.within(what, limit) if what else None,
-        f"{what} within {_shown(what, limit)}" if what else "", len(work.front.costs), work.front.gap, costs.measured,
-    )  # fmt: skip
+    best, within = (work.within(what, limit), f"{what} within {limit_text(what, limit)}") if what else (None, "")
+    return BitWidths(work.program, work.chip, mode, sizes, against, shown, best, within, len(work.front.costs),
+                     work.front.gap, costs.measured)  # fmt: skip
 
 
 #: The front that a limit is a point of, and its unit.
-_HELD, _UNITS = {"latency": "time", "memory": "memory"}, {"latency": "s", "memory": "B"}
+HELD, _UNITS = {"latency": "time", "memory": "memory"}, {"latency": "s", "memory": "B"}
 
 
-def _limit(limits: Mapping[str, Any]) -> tuple[str, float]:
+def one_limit(limits: Mapping[str, Any]) -> tuple[str, float]:
     """Return which limit there is and what it is in SI; an empty word for none."""
     limited = [word for word, limit in limits.items() if limit is not None]
     if len(limited) > 1:
@@ -234,10 +233,12 @@ def _limit(limits: Mapping[str, Any]) -> tuple[str, float]:
     if not limited:
         return "", 0.0
     what, limit = limited[0], limits[limited[0]]
-    return what, parse(limit, _UNITS[what]) if what in _UNITS else finite_number("error_limit", limit, 0.0)
+    name = f"{what}_limit"
+    return what, parse(limit, _UNITS[what], name) if what in _UNITS else finite_number(name, limit, 0.0)
 
 
-def _shown(what: str, limit: float) -> str:
+def limit_text(what: str, limit: float) -> str:
+    """Return a limit with its unit."""
     return format_si(limit, _UNITS[what]) if what in _UNITS else f"{limit:.3g}"
 
 
@@ -357,8 +358,8 @@ class _Choice:
 
     def _refuse(self, what: str, least: float, limit: float) -> NoReturn:
         raise DoesNotFit(
-            f"{self.program.name}: no choice of these formats has {what} within {_shown(what, limit)}; "
-            f"the least is {_shown(what, least)}"
+            f"{self.program.name}: no choice of these formats has {what} within {limit_text(what, limit)}; "
+            f"the least is {limit_text(what, least)}"
         )
 
 
