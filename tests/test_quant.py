@@ -459,7 +459,7 @@ def test_the_command_does_not_write_over_what_it_reads(
         ),
         (lambda: rl.quant.gptq(np.ones((2, 4)), None, "int8"), "give calibration inputs"),
         (lambda: rl.quant.quantize_arrays({"w": np.ones((2, 4))}, {"*": "int8", "u": "fp8"}), "no matrix matches 'u'"),
-        (lambda: rl.quant.quantize_arrays({"w": np.full((2, 4), np.inf)}), "w: 8 of 8 weights are not finite"),
+        (lambda: rl.quant.quantize_arrays({"w": np.full((2, 4), np.inf)}), "w: 8 of 8 numbers are not finite"),
         (lambda: rl.quant.quantize_arrays({"w": np.ones(4)}), "no matrix to quantise"),
         (lambda: rl.quant.Recipe(method="gtpq"), "did you mean gptq"),
         (lambda: rl.quant.calibrate([1.0], "int8-tensor", "mean"), "allowed: minmax, percentile, mse"),

@@ -32,7 +32,8 @@ from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import DoesNotFit, UsageError
 from roofline.ir.graph import Graph, advice_on, sizes_of
 from roofline.ir.report import Report
-from roofline.ir.units import format_si, parse
+from roofline.ir.units import format_si
+from roofline.ir.units import limit as most
 from roofline.ir.units import share as parse_share
 
 #: No batch above this is looked at.
@@ -232,8 +233,8 @@ def best_batch(
     graph, target = as_graph(program, phase, dtype), find_chip(chip)
     fixed = sizes_of(graph, sizes)
     _check(graph, fixed)
-    room = _limit("memory_limit", memory_limit, "B", target.capacity if memory_limit is None else 0.0)
-    patience = _limit("latency_limit", latency_limit, "s", inf)
+    room = most("memory_limit", memory_limit, "B", target.capacity if memory_limit is None else 0.0)
+    patience = most("latency_limit", latency_limit, "s")
     part = None if near is None else parse_share(near, "near")
     largest = _largest_batch(graph, target, fixed, room, reserved(reserve))
     options: dict[str, Any] = {"mode": mode, "tf32": tf32, "regime": regime, "reserve": reserve}
@@ -317,13 +318,6 @@ def _check(graph: Graph, sizes: Mapping[str, Any]) -> None:
     if "B" in sizes:
         raise UsageError(f"batch={sizes['B']}: the batch is what this chooses; leave it out")
     one_point(grid(graph.symbols, {"B": 1, **sizes}).axes, "a batch is chosen for")
-
-
-def _limit(name: str, value: str | float | None, unit: str, absent: float) -> float:
-    limit = absent if value is None else parse(value, unit, name)
-    if limit <= 0:
-        raise UsageError(f"{name}={value!r}: limits must be positive")
-    return limit
 
 
 def _choose(throughput: Any, batches: Any, near: float | None, past_ridge: bool) -> int:

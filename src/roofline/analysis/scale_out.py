@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.cost import REGIME
@@ -27,9 +27,6 @@ from roofline.ir.report import Report, subject
 from roofline.ir.units import format_bytes, format_si
 from roofline.ops.communication import COLLECTIVES
 from roofline.passes.parallel.shard import shard
-
-if TYPE_CHECKING:
-    pass
 
 #: A next step must cut the time by at least this share to pay.
 LEAST_GAIN = 0.1

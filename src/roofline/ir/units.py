@@ -10,7 +10,7 @@ import math
 import re
 from numbers import Real
 
-from roofline.ir.errors import UnitError, did_you_mean
+from roofline.ir.errors import UnitError, UsageError, did_you_mean
 from roofline.ir.numbers import as_float
 from roofline.ir.text import one_line, shown
 
@@ -88,6 +88,23 @@ def parse(text: str | float, unit: str, name: str = "") -> float:
             + did_you_mean(spelled, allowed)
         )
     return _finite(float(number) * allowed[spelled], quantity, unit)
+
+
+def limit(name: str, value: str | float | None, unit: str, absent: float = math.inf) -> float:
+    """Read the most of something that is allowed; ``absent`` where nothing is given.
+
+    Raises:
+        UsageError: Nothing above zero.
+        UnitError: As :func:`parse`.
+
+    Example:
+        >>> limit("latency_limit", "50 ms", "s"), limit("latency_limit", None, "s")
+        (0.05, inf)
+    """
+    most = absent if value is None else parse(value, unit, name)
+    if most <= 0:
+        raise UsageError(f"{name}={value!r}: limits must be positive")
+    return most
 
 
 def share(value: str | float, name: str) -> float:

@@ -17,12 +17,12 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
-from roofline.ir.errors import DoesNotFit, UsageError
+from roofline.ir.errors import DoesNotFit
 from roofline.ir.graph import Graph, sizes_of
 from roofline.ir.numbers import as_list, finite_number, whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import one_of
-from roofline.ir.units import format_bytes, format_si, parse
+from roofline.ir.units import format_bytes, format_si, limit
 from roofline.ir.units import share as parse_share
 from roofline.optimization.identity import chip_hash
 from roofline.optimization.measured import MeasuredPlan, carried_out
@@ -250,8 +250,8 @@ def _asked_of(
     return _target(
         graph, cluster, sizes, batch, objective=objective,
         training=graph.info.phase == "train" and graph.backward_start is None,
-        memory_limit=_limit("memory_limit", memory, "B", cluster.device.main.capacity),
-        latency_limit=_limit("latency_limit", latency, "s", None), error_budget=_budget(error),
+        memory_limit=limit("memory_limit", memory, "B", cluster.device.main.capacity or math.inf),
+        latency_limit=limit("latency_limit", latency, "s"), error_budget=_budget(error),
         watts=watts and finite_number("watts", watts, 1e-9), price=price and finite_number("price", price, 1e-9),
         devices=whole_number("devices", devices, most=cluster.devices),
     )  # fmt: skip
@@ -279,14 +279,6 @@ def _target(
 def _budget(value: str | float) -> float:
     """Read an error budget: a share, or nothing at all."""
     return 0.0 if str(value).strip() in ("0", "0.0", "0%") else parse_share(value, "error_budget")
-
-
-def _limit(name: str, value: str | float | None, unit: str, absent: float | None) -> float:
-    if value is None:
-        return math.inf if absent is None else absent
-    if (most := parse(value, unit, name)) <= 0:
-        raise UsageError(f"{name}={value!r}: limits must be positive")
-    return most
 
 
 def _kinds(

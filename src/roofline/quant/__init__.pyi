@@ -1,9 +1,9 @@
+from .arrays import Deviation as Deviation
+from .arrays import deviation as deviation
 from .bit_widths import BitWidths as BitWidths
 from .bit_widths import Plan as Plan
 from .bit_widths import mixed as mixed
 from .checkpoints import formats_within as formats_within
-from .errors import Deviation as Deviation
-from .errors import deviation as deviation
 from .files import load as load
 from .files import save as save
 from .formats import Format as Format

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from roofline.ir.errors import UsageError
+from roofline.ir.errors import ShapeError, UsageError
 from roofline.ir.text import shown
+from roofline.ops.deviation import Deviation, deviation_of
 from roofline.ops.elements import Array
 
 
@@ -72,3 +73,27 @@ def batches_of(x: Any, what: str = "batches") -> list[Array]:
     if not arrays or not any(each.size for each in arrays):
         raise UsageError(f"{what}: there are none")
     return arrays
+
+
+def deviation(before: Any, after: Any) -> Deviation:
+    """Measure the error of an array against what it stands for.
+
+    Args:
+        before: Numbers: an array or a tensor.
+        after: The same, rounded.
+
+    Returns:
+        SQNR [dB], cosine and largest error.
+
+    Raises:
+        ShapeError: Arrays of different shapes.
+        UsageError: No numbers.
+
+    Example:
+        >>> deviation([3.0, 4.0], [3.0, 4.5]).sqnr_db
+        20.0
+    """
+    x, y = array(before, "before"), array(after, "after")
+    if x.shape != y.shape:
+        raise ShapeError(f"deviation: {list(x.shape)} against {list(y.shape)}")
+    return deviation_of(x, y)

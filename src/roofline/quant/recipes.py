@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.numbers import finite_number
@@ -19,7 +17,7 @@ from roofline.ops.deviation import Deviation, decibels
 from roofline.ops.elements import Array
 from roofline.ops.rounding import Axis, Format, Quantized, axes_of, rows_of
 from roofline.passes.formats.quantize import Weights, quantize
-from roofline.quant.errors import deviation
+from roofline.quant.arrays import deviation, finite
 from roofline.quant.formats import round_to
 from roofline.quant.ranges import Method, within
 from roofline.quant.secondorder import Order, checked_moment, gptq, output_error
@@ -198,9 +196,7 @@ def round_layer(
     name: str, weight: Array, word: str | Format, axis: Axis, recipe: Recipe, moment: Array | None = None
 ) -> Layer:
     """Round one matrix as a recipe says, and measure what that does."""
-    if not np.isfinite(weight).all():
-        raise UsageError(f"{name}: {int((~np.isfinite(weight)).sum())} of {weight.size} weights are not finite")
-    width = rows_of(weight, axes_of(axis, weight.ndim)).shape[-1]
+    width = rows_of(finite(weight, name), axes_of(axis, weight.ndim)).shape[-1]
     form, moment = as_format(word, width, name), None if moment is None else checked_moment(moment, width, name)
     if recipe.method == "gptq":
         if moment is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -32,9 +32,6 @@ from roofline.ir.report import Report, subject
 from roofline.ir.sizes import LARGEST, Size, evaluate, maximum, minimum, prod, substitute, symbols
 from roofline.ir.units import format_bytes
 from roofline.passes.formats.quantize import quantize
-
-if TYPE_CHECKING:
-    pass
 
 #: How a part of the cache grows: with every token, up to a window, not at all, or with the encoder's input.
 PartKind = Literal["full", "window", "state", "encoder"]

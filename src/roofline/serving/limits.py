@@ -20,7 +20,7 @@ from roofline.ir.graph import Graph, advice_on, check_positions, positions_note,
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import maximum
-from roofline.ir.units import format_bytes, parse
+from roofline.ir.units import format_bytes, limit
 from roofline.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
 
 #: Neither a context nor a number of sequences above this is looked at.
@@ -206,10 +206,9 @@ def largest_context(
         >>> found.value % 16, found.free < 8 * 16 * 131072
         (0, True)
     """
-    step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserved(reserve), block=block,
-                 shared_prefix=shared_prefix,
-                 reading=_reading(program, prefill, chunk, (dtype, weights, cache), find_chip(chip)),
-                 sizes=sizes)  # fmt: skip
+    step = _step(
+        program, chip, memory_limit, (dtype, weights, cache), reserve, block, shared_prefix, prefill, chunk, sizes
+    )
     least = max(step.shared_prefix, 1)
     return step.largest("context", whole_number("batch", batch, most=LARGEST), least, least)
 
@@ -238,8 +237,7 @@ def largest_concurrency(
         context: Positions that each sequence holds, the longest that it comes to.
         block: Tokens of a block of the cache, or ``None`` for one without blocks.
         shared_prefix: First tokens that all sequences have in common, kept once.
-        chunk: Tokens of a prompt that a step may read at once (2,048 or more in servers), whose activations have to fit
-            too; 0 for decode steps alone.
+        chunk: Tokens of a prompt that a step may read at once, as for :func:`largest_context`.
         prefill: The program that reads them, where ``program`` is a graph.
         memory_limit: Such as ``"72 GiB"`` [byte]; the chip's capacity by default.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
@@ -261,10 +259,9 @@ def largest_concurrency(
         >>> shared.value > 1.5 * alone.value
         True
     """
-    step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserved(reserve), block=block,
-                 shared_prefix=shared_prefix,
-                 reading=_reading(program, prefill, chunk, (dtype, weights, cache), find_chip(chip)),
-                 sizes=sizes)  # fmt: skip
+    step = _step(
+        program, chip, memory_limit, (dtype, weights, cache), reserve, block, shared_prefix, prefill, chunk, sizes
+    )
     context = whole_number("context", context, most=LARGEST)
     if "B" not in step.graph.symbols:
         raise UsageError(f"{step.graph.name} has no symbol B: its batch is fixed, so there is nothing to choose"
@@ -275,23 +272,14 @@ def largest_concurrency(
 
 
 def _step(
-    program: Program,
-    chip: AnyChip,
-    limit: str | float | None,
-    formats: Formats,
-    *,
-    sizes: Mapping[str, int],
-    block: Any,
-    shared_prefix: Any,
-    **fixed: Any,
-) -> _Step:
+    program: Program, chip: AnyChip, memory_limit: str | float | None, formats: Formats, reserve: str | float,
+    block: Any, shared_prefix: Any, prefill: Program | None, chunk: int, sizes: Mapping[str, int],
+) -> _Step:  # fmt: skip
     graph, target = in_formats(program, formats, "decode"), find_chip(chip)
     block, shared_prefix, _ = checked_layout(block, shared_prefix)
-    room = parse(limit, "B", "memory_limit") if limit is not None else target.capacity
-    if room <= 0:
-        raise UsageError(f"memory_limit={limit!r}: expected a size above zero")
-    return _Step(graph, target, room, block=block, shared_prefix=shared_prefix, sizes=sizes_of(graph, sizes),
-                 **fixed)  # fmt: skip
+    room = limit("memory_limit", memory_limit, "B", target.capacity if memory_limit is None else 0.0)
+    reading = _reading(program, prefill, chunk, formats, target)
+    return _Step(graph, target, room, reserved(reserve), block, shared_prefix, sizes_of(graph, sizes), reading)
 
 
 def _reading(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.analysis.fusing.pressure import Pressure, pressure_of
@@ -22,9 +22,6 @@ from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import POLICIES, fuse
-
-if TYPE_CHECKING:
-    pass
 
 #: A format of one byte: in it, bytes are elements.
 _COUNTING = "int8"
