@@ -386,8 +386,7 @@ def estimate(
         ((2,), True)
     """
     graph, chips = as_graph(program, phase, dtype), tuple(with_host(each, host) for each in chip_list(chip))
-    if mode not in MODES:
-        raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
+    checked_mode(mode)
     runs = runs_as(graph, mode)
     many = not isinstance(chip, str | os.PathLike | Chip)
     points = grid(graph.symbols, sizes_of(graph, sizes))
@@ -396,3 +395,10 @@ def estimate(
         raise UsageError(f"{runs.name} has no kernel; there is nothing to time")
     assert est.times  # a figure that a chip lacks is missed here, not when somebody looks at the time
     return est
+
+
+def checked_mode(mode: str) -> str:
+    """Return a mode, refused where there is none of that name."""
+    if mode not in MODES:
+        raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
+    return mode

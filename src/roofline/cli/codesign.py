@@ -18,7 +18,6 @@ SHOWN, MOST = 16, 8
 
 _Goals = Annotated[list[str] | None, opt.argument(
     "GOALS...", "Programs with what a run may take: 'llama-3-8b decode batch=8 context=2048: 6ms'.")]  # fmt: skip
-_Target = Annotated[list[str] | None, opt.option("--target GOAL", "The same as an option; again for more.", "Chip")]
 _Base = Annotated[str, opt.option(
     "--base CHIP", "What the chips differ from.", "Chip", complete=opt.complete_chips, default="h100-sxm")]  # fmt: skip
 _Set = Annotated[list[str] | None, opt.option(
@@ -42,7 +41,6 @@ _Yield = Annotated[str, opt.option(
 def codesign(
     output: opt.ChartOptions,
     goals: _Goals = None,
-    target: _Target = None,
     base: _Base = "h100-sxm",
     figures: _Set = None,
     points: _Points = POINTS,
@@ -57,9 +55,10 @@ def codesign(
     if not figures:
         raise UsageError("codesign: no figure varies; give one, such as --set bandwidth=1T..8T")
     varied = dict(opt.varied_figure(text) for text in figures)
-    every = [Goal.read(text) for text in (*(goals or ()), *(target or ()))]
-    result = search(every, varied, base=base, objective=objective, node=node, memory_kind=memory, own=technology,
-                    points=points, yield_model=yield_model, dies=dies)  # fmt: skip
+    result = search(
+        list(map(Goal.read, goals or ())), varied, base=base, objective=objective, node=node, memory_kind=memory,
+        own=technology, points=points, yield_model=yield_model, dies=dies,
+    )  # fmt: skip
     output.write(result, _parts(result))
 
 

@@ -294,10 +294,7 @@ def _kinds(
     amounts = [prune] if isinstance(prune, str) else list(prune)
     if amounts:
         kinds = {"prune": pruned(amounts), **kinds}
-    if policy is None:
-        return kinds, ""
-    wants = kinds_by(policy, target.before, target.chip, kinds)
-    return wants.kinds, wants.remark
+    return (kinds, "") if policy is None else kinds_by(policy, target.before, target.chip, kinds)
 
 
 def _best(target: Target, searched: Search) -> Point:

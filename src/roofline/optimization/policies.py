@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.metadata as metadata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import UsageError, did_you_mean
@@ -51,21 +50,10 @@ def policy_of(name: str) -> Policy:
     return policy
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a policy asked for.
-
-    Attributes:
-        kinds: The kinds of moves in the order in which plans are made of them.
-        remark: What went wrong; empty where nothing did.
-    """
-
-    kinds: Mapping[str, Kind]
-    remark: str = ""
-
-
-def kinds_by(policy: Policy | str, program: Graph, chip: Chip, kinds: Mapping[str, Kind]) -> Asked:
-    """Return the kinds of moves as a policy wants them.
+def kinds_by(
+    policy: Policy | str, program: Graph, chip: Chip, kinds: Mapping[str, Kind]
+) -> tuple[Mapping[str, Kind], str]:
+    """Return the kinds of moves in the order that a policy wants, and what went wrong in it; empty for nothing.
 
     Raises:
         UsageError: No policy of that name.
@@ -74,9 +62,9 @@ def kinds_by(policy: Policy | str, program: Graph, chip: Chip, kinds: Mapping[st
     run = policy_of(policy) if isinstance(policy, str) else policy
     try:
         wants = list(run(program, chip))
-        return Asked(_with(wants, kinds))
+        return _with(wants, kinds), ""
     except Exception as error:
-        return Asked(kinds, f"policy {name}: {_said(error)}; planned without it")
+        return kinds, f"policy {name}: {_said(error)}; planned without it"
 
 
 def _said(error: Exception) -> str:

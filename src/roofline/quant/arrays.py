@@ -9,7 +9,8 @@ import numpy as np
 
 from roofline.ir.errors import ShapeError, UsageError
 from roofline.ir.text import shown
-from roofline.ops.deviation import Deviation, deviation_of
+from roofline.ops.deviation import Deviation as Deviation
+from roofline.ops.deviation import deviation_of
 from roofline.ops.elements import Array
 
 

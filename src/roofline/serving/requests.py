@@ -39,7 +39,7 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
-from roofline.ir.numbers import whole_number
+from roofline.ir.numbers import finite_number, whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.units import format_bytes, format_si
 from roofline.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
@@ -138,9 +138,8 @@ class Request(Report):
         Raises:
             UsageError: Not between 0 and 100.
         """
-        if not 0 <= percent <= 100:
-            raise UsageError(f"percentile({percent!r}): allowed: 0 to 100")
-        return float(np.percentile(self.steps, percent)) if self.steps.size else None
+        at = finite_number("percentile", percent, 0, 100)
+        return float(np.percentile(self.steps, at)) if self.steps.size else None
 
     @property
     def tokens_per_s(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from roofline.analysis.estimates import MODES, Estimate, Mode, runs_as
+from roofline.analysis.estimates import Estimate, Mode, checked_mode, runs_as
 from roofline.analysis.varied.distribution import Distribution, Numbers
 from roofline.analysis.varied.experts import imbalance
 from roofline.cost import REGIME, checked_regime
@@ -17,9 +17,9 @@ from roofline.counting.grid import Points, grid
 from roofline.counting.memory import RESERVE, reserved
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.library import AnyChip, chip_list, with_host
-from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, sizes_of
-from roofline.ir.numbers import whole_number
+from roofline.ir.numbers import finite_number, whole_number
 from roofline.ir.report import WORDS, Report, subject
 from roofline.ir.sizes import SIZE_WORDS
 from roofline.ir.text import shown
@@ -70,9 +70,7 @@ class Variation(Report):
 
     def percentile(self, percent: float) -> float:
         """Return the time that so many of 100 runs stay below [s]."""
-        if not 0 <= percent <= 100:
-            raise UsageError(f"percentile {shown(percent)}: allowed: 0 to 100")
-        return float(np.percentile(self.times, percent))
+        return float(np.percentile(self.times, finite_number("percentile", percent, 0, 100)))
 
     def subject(self) -> dict[str, Any]:
         """Return the program, where it runs, and what its sizes are drawn from."""
@@ -193,8 +191,7 @@ def _trips(trips: Distribution | str | int | None, samples: int, seed: int) -> N
 def _estimate(
     graph: Graph, chip: AnyChip, mode: str, points: Points, *, tf32: bool | None, regime: str | None, host: Any
 ) -> Estimate:
-    if mode not in MODES:
-        raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
+    checked_mode(mode)
     chips = tuple(with_host(each, host) for each in chip_list(chip))
     if len(chips) != 1:
         raise UsageError("sizes are drawn for one chip; give one")
