@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.graph import Graph
@@ -31,9 +31,8 @@ CANNOT: Mapping[str, str] = {
     "shard": "needs the program on several devices",
     "merge_linears": "needs the module rewritten: one linear layer of both",
     "prune": "another module: prune and train it",
+    "quantize": "needs kernels of its own; rounded, for the error, and not timed",
 }
-_NO_CUDA = "CUDA graphs need a CUDA device"
-_OF_TRAINING = "a step of training, not of the module"
 
 
 @dataclass(frozen=True)
@@ -225,21 +224,17 @@ def _carried_out(torch: Any, now: _Module, step: Step, batch: int | None) -> _Mo
     if step.name == RUN:
         for key, value in options.items():
             if key not in _SETTINGS:
-                _left(_OF_TRAINING)
+                raise _Left("a step of training, not of the module")
             now = _SETTINGS[key](torch, now, value, batch)
         return now
     if step.name not in _PASSES:
-        _left(CANNOT.get(step.name, "no switch of PyTorch does it"))
+        raise _Left(CANNOT.get(step.name, "no switch of PyTorch does it"))
     return _PASSES[step.name](torch, now, options)
-
-
-def _left(reason: str) -> NoReturn:
-    raise _Left(reason)
 
 
 def _mode(torch: Any, now: _Module, mode: str, _: int | None) -> _Module:
     if mode == "graph" and not _on_cuda(torch, now):
-        _left(_NO_CUDA)
+        raise _Left("CUDA graphs need a CUDA device")
     return now.set(graph=mode == "graph", compiled=mode == "compiled")
 
 
@@ -250,7 +245,7 @@ def _on_cuda(torch: Any, now: _Module) -> bool:
 def _batched(torch: Any, now: _Module, after: int, before: int | None) -> _Module:
     """Repeat the arguments along their first axis."""
     if not before or after % before:
-        _left(f"batch {after} is no multiple of {before}")
+        raise _Left(f"batch {after} is no multiple of {before}")
     times = after // before
     tensors = (isinstance(arg, torch.Tensor) and arg.dim() > 0 for arg in now.args)
     args = (arg.repeat(times, *[1] * (arg.dim() - 1)) if ok else arg for arg, ok in zip(now.args, tensors, strict=True))
@@ -265,7 +260,7 @@ _SETTINGS: Mapping[str, Callable[[Any, _Module, Any, int | None], _Module]] = {
 def _cast(torch: Any, now: _Module, options: Mapping[str, Any]) -> _Module:
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}.get(options["dtype"])
     if dtype is None:
-        _left(f"PyTorch has no modules in {options['dtype']}")
+        raise _Left(f"PyTorch has no modules in {options['dtype']}")
     return now.mapped(copy.deepcopy(now.module).to(dtype), lambda arg: arg.to(dtype))
 
 
@@ -283,16 +278,12 @@ def _fold(torch: Any, now: _Module, _: Mapping[str, Any]) -> _Module:
 
 def _fuse(_: Any, now: _Module, options: Mapping[str, Any]) -> _Module:
     if options.get("policy") not in ("chains", "inductor"):
-        _left("the module decides it: call torch.nn.functional.scaled_dot_product_attention")
+        raise _Left("the module decides it: call torch.nn.functional.scaled_dot_product_attention")
     return now.set(compiled=True)
 
 
-def _quantize(_: Any, __: _Module, ___: Mapping[str, Any]) -> _Module:
-    _left("needs kernels of its own; rounded, for the error, and not timed")
-
-
 _PASSES: Mapping[str, Callable[[Any, _Module, Mapping[str, Any]], _Module]] = {
-    "cast": _cast, "layout": _layout, "fold_batchnorm": _fold, "fuse": _fuse, "quantize": _quantize,
+    "cast": _cast, "layout": _layout, "fold_batchnorm": _fold, "fuse": _fuse,
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.numbers import finite_number, whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si, parse
+from roofline.ir.units import limit as most_allowed
 from roofline.serving.backends import per_token_range
 from roofline.serving.deployment import Deployment, Overhead, deployment, transfer_seconds
 from roofline.serving.steady import (
@@ -103,10 +104,14 @@ class Service(Report):
     @property
     def devices(self) -> int:
         """All chips."""
+        return sum(number * one.devices for number, one in self._servers)
+
+    @property
+    def _servers(self) -> list[tuple[int, Deployment]]:
+        """How many there are of each server."""
         if self.apart is None or self.reading is None:
-            return self.deployment.devices
-        readers, decoders = self.apart.servers
-        return readers * self.reading.devices + decoders * self.deployment.devices
+            return [(1, self.deployment)]
+        return list(zip(self.apart.servers, (self.reading, self.deployment), strict=True))
 
     @property
     def ttft(self) -> Floats:
@@ -172,13 +177,9 @@ class Service(Report):
     @property
     def energy_per_million(self) -> Floats | None:
         """Energy of a million new tokens [J], of stated watts or the chips' power limits; ``None`` without either."""
-        each = [self.deployment] if self.reading is None or self.apart is None else [self.reading, self.deployment]
-        servers = (1,) if len(each) == 1 else self.apart.servers if self.apart else ()
-        watts = [self._watts(one) for one in each]
-        if None in watts:
-            return None
-        of_all = sum(n * one.devices * float(w or 0.0) for n, one, w in zip(servers, each, watts, strict=True))
-        return of_all * self._seconds_per_million
+        watts = [(number * one.devices, self._watts(one)) for number, one in self._servers]
+        known = [number * each for number, each in watts if each is not None]
+        return sum(known) * self._seconds_per_million if len(known) == len(watts) else None
 
     def _watts(self, one: Deployment) -> float | None:
         """Return what a chip takes: as stated, else its power limit, where somebody published one."""
@@ -202,14 +203,8 @@ class Service(Report):
         prompts = (mixed > (1 - state.mixed_share) * state.decode_step) | state.prefill_bound
         full = "cache" if work.running < each.max_sequences else "sequences"
         waits = (state.users > state.running * (1 + 1e-9)) & (self.load == "users") & (self.apart is None)
-        return [
-            full
-            if queue and self.load == "users" and self.apart is None
-            else "prompts"
-            if read
-            else of_batch[max(int(np.ceil(d)), 1)]
-            for queue, read, d in zip(waits, prompts, state.decoding, strict=True)
-        ]
+        return [full if queue else "prompts" if read else of_batch[max(int(np.ceil(d)), 1)]
+                for queue, read, d in zip(waits, prompts, state.decoding, strict=True)]  # fmt: skip
 
     @cached_property
     def largest_rate(self) -> float:
@@ -236,12 +231,8 @@ class Service(Report):
         each = self.work.speculation
         if not each.drafted:
             return None
-        return {
-            "drafted": each.drafted,
-            "accepted": each.accepted,
-            "tokens_per_step": each.tokens,
-            "draft": self.drafts,
-        }
+        return {"drafted": each.drafted, "accepted": each.accepted, "tokens_per_step": each.tokens,
+                "draft": self.drafts}  # fmt: skip
 
     def _prefill(self) -> dict[str, Any] | None:
         if self.reading is None or self.apart is None:
@@ -363,11 +354,8 @@ def serve(
 
 
 def limit(name: str, value: str | float | None) -> float | None:
-    """Return a limit [s], refused where it is none."""
-    seconds = None if value is None else parse(value, "s", name)
-    if seconds is not None and seconds <= 0:
-        raise UsageError(f"{name}={value!r}: expected a time above zero")
-    return seconds
+    """Return a limit [s]; ``None`` for none."""
+    return None if value is None else most_allowed(name, value, "s")
 
 
 def _stated(name: str, value: float | None) -> float | None:
