@@ -13,6 +13,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+
 from roofline.diagnosis.causes import GUESS, Advice, Cause
 from roofline.diagnosis.reference import Reference, faster, replays
 from roofline.ir.dtypes import DTYPES
@@ -113,16 +115,16 @@ def _changes(cured: Reference, reference: Reference, pace: float) -> Iterable[Ad
     time = _time(cured)
     options = []
     for change in CHANGES:
-        after = _applied(change, cured)
+        after = applied(change, cured)
         if after is not None and (took := _time(after)) < (1 - WORTH) * time:
             options.append((took, change))
     combined: dict[str, Change] = {}
     together = cured
     for _, change in sorted(options, key=lambda option: option[0]):
-        saves = _saves(reference, _applied(change, reference))
+        saves = _saves(reference, applied(change, reference))
         if saves == 0:
             continue  # a cause hides all that it would save: the cause comes first
-        more = _applied(change, together) if change.kind not in combined else None
+        more = applied(change, together) if change.kind not in combined else None
         combined.setdefault(change.kind, change)
         if more is not None and _time(more) < _time(together):
             together = more
@@ -146,17 +148,18 @@ def _saves(reference: Reference, after: Reference | None) -> float:
 def _all(changes: Iterable[Change], reference: Reference) -> Reference:
     """Apply the changes that help one after the other."""
     for change in changes:
-        after = _applied(change, reference)
+        after = applied(change, reference)
         reference = after if after is not None and _time(after) < _time(reference) else reference
     return reference
 
 
-def _applied(change: Change, reference: Reference) -> Reference | None:
+def applied(change: Change, reference: Reference) -> Reference | None:
+    """Return a program after a change; ``None`` where it does not apply or the chip has no figure for it."""
     try:
         after = change.apply(reference)
-        return after if after is not None and _time(after) > 0 else None
+        return after if after is not None and np.all(after.expected.time > 0) else None
     except RooflineError:
-        return None  # the chip has no figure for it
+        return None
 
 
 def _time(reference: Reference) -> float:

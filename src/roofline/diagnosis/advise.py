@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from roofline.analysis.batches import LARGEST_BATCH
@@ -19,9 +19,9 @@ from roofline.analysis.estimates import Estimate, Mode, runs_as
 from roofline.analysis.evaluation import weakest
 from roofline.cost import REGIME
 from roofline.counting.grid import one_point
-from roofline.diagnosis.advice import CHANGES, COMPILE_S, WORTH, Change, narrow_matmuls
+from roofline.diagnosis.advice import CHANGES, COMPILE_S, WORTH, Change, applied, narrow_matmuls
 from roofline.diagnosis.certainty import WORDS, Gain, gain
-from roofline.diagnosis.reference import Reference, has_units
+from roofline.diagnosis.reference import AsGiven, Reference, has_units
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, chips
@@ -47,15 +47,6 @@ LITTLE = 0.1
 MILD = 0.6
 #: Larger chips that are tried, the next ones by bandwidth.
 LARGER = 3
-
-
-@dataclass(frozen=True)
-class _AsGiven(Reference):
-    """A program as it was given: no kernel is taken for a better one."""
-
-    @cached_property
-    def plain(self) -> Graph:
-        return self.graph
 
 
 def _passed(apply: Callable[[Graph], Graph]) -> Callable[[Reference], Reference | None]:
@@ -242,7 +233,7 @@ def advise(
     """
     graph, where = as_graph(program, phase, dtype), find_chip(chip)
     at = sizes_of(graph, sizes)
-    start = _AsGiven(graph, where, mode, tf32, {"B": 1, **at} if "B" in graph.symbols else at, regime)
+    start = AsGiven(graph, where, mode, tf32, {"B": 1, **at} if "B" in graph.symbols else at, regime)
     one_point(start.expected.axis_names, "advice is of")
     made, idle = _made(start, whole_number("first", first))
     return _told(start, made, idle)
@@ -319,12 +310,9 @@ def _options(now: Reference) -> list[_Tried]:
     for change in (*CHANGES, *MORE):
         if change.kind == "run" and now.mode != "eager":
             continue  # what is replayed stays so, and is compiled too
-        try:
-            after = change.apply(now)
-            if after is not None and after.expected.time > 0 and not _outgrows(now, after):
-                made.append(_Tried(change, after))
-        except RooflineError:
-            continue  # it does not apply, or the chip has no figure for it
+        after = applied(change, now)
+        if after is not None and not _outgrows(now, after):
+            made.append(_Tried(change, after))
     return made
 
 

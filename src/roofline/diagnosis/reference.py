@@ -135,6 +135,15 @@ class Reference:
         return float(self.expected.mfu * self.expected.time)
 
 
+@dataclass(frozen=True)
+class AsGiven(Reference):
+    """A program as it was given: no kernel is taken for a better one."""
+
+    @cached_property
+    def plain(self) -> Graph:
+        return self.graph
+
+
 def replays(chip: Chip) -> bool:
     """Tell whether a chip runs launches that a CUDA or HIP graph has recorded: GPUs of vendors that have them.
 

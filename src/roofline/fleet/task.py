@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.batches import best_of
-from roofline.analysis.estimates import Estimate, estimate
+from roofline.analysis.estimates import Estimate
 from roofline.analysis.whatif import what_if
-from roofline.diagnosis.advice import CHANGES, WORTH, Change
-from roofline.diagnosis.reference import Reference
+from roofline.diagnosis.advice import CHANGES, WORTH, Change, applied
+from roofline.diagnosis.reference import AsGiven, Reference
 from roofline.fleet.question import Entry, Question
 from roofline.frontends.source import has_phases, load_program
 from roofline.hardware.chip import Chip
@@ -126,25 +126,20 @@ def _answers(entry: Entry, graph: Graph, chip: Chip, key: str, question: Questio
              "phase": graph.info.phase or "forward", "formats": question.formats, "item": graph.item,
              "seq": fixed.get("S"), "context": fixed.get("C"), "capacity_bytes": chip.main.capacity}  # fmt: skip
     if "B" not in graph.symbols:
-        est = _estimate(graph, chip, question, fixed)
-        yield about | _figures(est, ()) | _gains(graph, chip, question, fixed, est).get(0, {})
+        now = AsGiven(graph, chip, question.mode, None, fixed)
+        yield about | _figures(now.expected, ()) | _gains(now, question).get(0, {})
         return
-    curve = _estimate(
-        graph, chip, question, fixed | {"B": sorted({*question.batches, *(LADDER if question.limits else ())})}
-    )
+    looked_at = sorted({*question.batches, *(LADDER if question.limits else ())})
+    curve = AsGiven(graph, chip, question.mode, None, fixed | {"B": looked_at}).expected
     chosen = {limit: _best(curve, question.limits_of(limit)) for limit in question.limits}
     batches = sorted({*question.batches, *(best for best, _ in chosen.values() if best is not None)})
-    est = _estimate(graph, chip, question, fixed | {"B": batches})
-    gains = _gains(graph, chip, question, fixed | {"B": batches}, est)
-    at = {batch: {"batch": batch} | _figures(est, (i,)) | gains.get(i, {}) for i, batch in enumerate(batches)}
+    now = AsGiven(graph, chip, question.mode, None, fixed | {"B": batches})
+    gains = _gains(now, question)
+    at = {batch: {"batch": batch} | _figures(now.expected, (i,)) | gains.get(i, {}) for i, batch in enumerate(batches)}
     yield from (about | at[batch] for batch in question.batches)
     for limit, (best, why) in chosen.items():
         own: dict[str, Any] = {"fits": False} if best is None else at[best]
         yield about | own | {"under": limit, "limit": why}
-
-
-def _estimate(graph: Graph, chip: Chip, question: Question, sizes: Mapping[str, Any]) -> Estimate:
-    return estimate(graph, chip, mode=question.mode, **sizes)  # type: ignore[arg-type]
 
 
 def _best(curve: Estimate, limits: Mapping[str, float]) -> tuple[int | None, str]:
@@ -181,22 +176,17 @@ def _at(value: Any, index: tuple[int, ...]) -> Any:
 # --- what it could gain -----------------------------------------------------------------------------------------------
 
 
-def _gains(
-    graph: Graph, chip: Chip, question: Question, sizes: Mapping[str, Any], est: Estimate
-) -> dict[int, dict[str, Any]]:
-    """Return what changes of the program would make of its time, by the number of the batch.
+def _gains(now: Reference, question: Question) -> dict[int, dict[str, Any]]:
+    """Return what changes of a program would make of its time, by the number of the batch.
 
     The changes are those of :mod:`roofline.diagnosis.advice`: alone, the best of each kind, and these together.
     """
     if not question.gains:
         return {}
-    before = Reference(graph, chip, question.mode, None, sizes)
-    vars(before)["expected"] = est
-    changes = {change: after for change in CHANGES if (after := _after(change, before)) is not None}
-    base = np.atleast_1d(np.asarray(est.time, dtype=np.float64))
-    together, rows = _together(before, base, changes), {}
-    for at, time in enumerate(base):
-        times = [(float(after[1][at]), change) for change, after in changes.items()]
+    changes = {change: after for change in CHANGES if (after := applied(change, now)) is not None}
+    together, rows = _times(_together(now, changes)), {}
+    for at, time in enumerate(_times(now)):
+        times = [(float(_times(after)[at]), change) for change, after in changes.items()]
         least, first = min(times, key=lambda pair: pair[0], default=(time, None))
         kinds = {name: min([float(time), *(own for own, change in times if change.kind in of)])
                  for name, of in _KINDS.items()}  # fmt: skip
@@ -206,36 +196,26 @@ def _gains(
     return rows
 
 
-def _together(before: Reference, base: Floats, changes: Mapping[Change, tuple[Reference, Floats]]) -> Floats:
-    """Return times with the best change of each kind, how it runs first, each where it helps with those before it.
+def _times(of: Reference) -> Floats:
+    return np.atleast_1d(np.asarray(of.expected.time, dtype=np.float64))
+
+
+def _together(now: Reference, changes: Mapping[Change, Reference]) -> Reference:
+    """Return a program with the best change of each kind, how it runs first, each where it helps with those before it.
 
     All but how it runs are chosen by the device's time: the host's hides what they save until it is out of the way.
     """
 
     def took(change: Change) -> float:
-        est = changes[change][0].expected
+        est = changes[change].expected
         return float(np.log(np.asarray(est.time if change.kind == "run" else est.device_time)).sum())
 
     best: dict[str, Change] = {}
     for change in sorted(changes, key=took):
         best.setdefault(change.kind, change)
-    now, least = before, base
+    start = now
     for change in sorted(best.values(), key=lambda change: change.kind != "run"):
-        after = changes[change] if now is before else _after(change, now)
-        if after is not None and np.all(after[1] <= least):
-            now, least = after
-    return least
-
-
-def _after(change: Change, before: Reference) -> tuple[Reference, Floats] | None:
-    """Return a program after a change, and its times; ``None`` where the change does not apply."""
-    try:
-        after = change.apply(before)
-        if after is None:
-            return None
-        # Not the reference's own estimate: that one pads a program anew, whose kernels would be counted again.
-        est = estimate(after.graph, after.chip, mode=after.mode, tf32=after.tf32, **after.sizes)  # type: ignore[arg-type]
-        vars(after)["expected"] = est
-        return after, np.atleast_1d(np.asarray(est.time, dtype=np.float64))
-    except RooflineError:
-        return None  # the chip has no figure for it
+        after = changes[change] if now is start else applied(change, now)
+        if after is not None and np.all(_times(after) <= _times(now)):
+            now = after
+    return now
