@@ -365,7 +365,7 @@ def test_the_context_that_is_said_to_fit_does() -> None:
             "longer than the context",
         ),
         (lambda: rl.serving.largest_concurrency(decoder("gpt2").bind(B=1), "h100-sxm", context=8), "no symbol B"),
-        (lambda: rl.serving.largest_context("llama-3-8b", "h100-sxm", memory_limit="0 GiB"), "above zero"),
+        (lambda: rl.serving.largest_context("llama-3-8b", "h100-sxm", memory_limit="0 GiB"), "limits must be positive"),
     ],
 )
 def test_limits_that_cannot_be_are_refused(call: Any, says: str) -> None:

@@ -11,6 +11,7 @@ ridge - a bigger batch buys nothing but latency, and the best is the smallest th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -410,10 +411,4 @@ def _largest_batch(graph: Graph, chip: Chip, sizes: Mapping[str, Any], room: flo
     if need(1).total > room:
         others = of_program(graph, sizes, count, room, chip)
         raise does_not_fit(f"{graph.name} on {chip.name}: batch 1", need(1), room, others)
-    low, high = 1, 2
-    while high <= LARGEST_BATCH and need(high).total <= room:
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if need(middle).total <= room else (low, middle)
-    return min(low, LARGEST_BATCH)
+    return bisect_left(range(1, LARGEST_BATCH + 1), True, key=lambda batch: need(batch).total > room)

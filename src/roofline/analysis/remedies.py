@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -233,12 +234,9 @@ def smaller(name: str, size: int, least: int = 1) -> Kind:
     """
 
     def largest(fits: Callable[[Change], bool]) -> Iterator[Change]:
-        low, high = least, size
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits({name: middle}) else (low, middle)
         if least < size:
-            yield {name: low}
+            beyond = bisect_left(range(least + 1, size), True, key=lambda value: not fits({name: value}))
+            yield {name: least + beyond}
 
     return largest
 

@@ -36,10 +36,6 @@ _Batch = Annotated[str, opt.option("--batch -B N", "Batches, such as 1,8,64.", "
 _Phase = Annotated[opt.Text, opt.option(
     "--phase PHASES", "Each program in those of them that it has: decode, or prefill,decode.", "Program",
     complete=PHASES, default="the model's")]  # fmt: skip
-_Format = Annotated[opt.Text, opt.option("--dtype FORMAT", "Format of everything.", "Program")]
-_Weights = Annotated[opt.Text, opt.option("--weights FORMAT", "Of the weights, such as int8.", "Program")]
-_Activations = Annotated[opt.Text, opt.option("--activations FORMAT", "Of what matmuls take in.", "Program")]
-_Cache = Annotated[opt.Text, opt.option("--cache FORMAT", "Of the KV cache.", "Program")]
 _Gains = Annotated[bool, opt.option(
     "--gains/--no-gains", "Work out what fusion, formats and replayed graphs would save.", "Run",
     default="on, most of the time of a run")]  # fmt: skip
@@ -55,6 +51,7 @@ _Requests = Annotated[Path | None, opt.option(
 
 @command(PREDICT, "roofline fleet gpt2 resnet-50 --chips h100-sxm,l4 --limits latency=20ms --workers 0 -o results")
 def fleet(
+    program: opt.FormatOptions,
     lengths: opt.LengthOptions,
     output: opt.ChartOptions,
     models: _Models = None,
@@ -64,10 +61,6 @@ def fleet(
     limits: _Limits = None,
     batch: _Batch = "1",
     phase: _Phase = None,
-    dtype: _Format = None,
-    weights: _Weights = None,
-    activations: _Activations = None,
-    cache: _Cache = None,
     mode: opt.Mode = "eager",
     gains: _Gains = True,
     scheduler: _Scheduler = None,
@@ -85,8 +78,7 @@ def fleet(
             raise UsageError(f"fleet: no {missing}; such as roofline fleet models/ --chips h100-sxm,l4 -o results")
         question = Question(
             phases=tuple(opt.names(phase) if phase else ()), batches=tuple(opt.several(batch, "-B")),
-            limits=tuple(limits or ()), mode=mode, dtype=dtype, weights=weights, activations=activations, cache=cache,
-            gains=gains, **_lengths(lengths),
+            limits=tuple(limits or ()), mode=mode, gains=gains, **program.formats, **_lengths(lengths),
         )  # fmt: skip
         folder, names = into, opt.names(chips)
         with progress("fleet", 1.0) as update:
@@ -98,7 +90,7 @@ def fleet(
         interrupted(f"with {len(result.rows):,} answers")
 
 
-def _lengths(lengths: opt.LengthOptions) -> dict[str, int]:
+def _lengths(lengths: opt.LengthOptions) -> dict[str, Any]:
     """Return the lengths that were given, one number each."""
     numbers_of = {}
     for name, text, option in (("seq", lengths.seq, "-S"), ("context", lengths.context, "-C")):

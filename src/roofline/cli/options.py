@@ -116,16 +116,28 @@ Prune = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramOptions:
+class FormatOptions:
+    """Number formats of what runs."""
+
+    dtype: Annotated[Text, _format("--dtype FORMAT", "Format of everything, such as bf16.")] = None
+    weights: Annotated[Text, _format("--weights FORMAT", "Of the weights, such as int8, or int4,*.down*=int8.")] = None
+    activations: Annotated[Text, _format("--activations FORMAT", "Of what matmuls take in, such as fp8.")] = None
+    cache: Annotated[Text, _format("--cache FORMAT", "Of the KV cache, such as int8.")] = None
+
+    @property
+    def formats(self) -> dict[str, Any]:
+        """Return them by name."""
+        return {"dtype": self.dtype, "weights": self.weights, "activations": self.activations, "cache": self.cache}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions(FormatOptions):
     """What runs: its phase and number formats, and the passes that change it."""
 
     phase: Annotated[Text, _program(
         "--phase PHASE", "prefill, decode, forward or train.", complete=_PHASES, default="the model's")
     ] = None  # fmt: skip
     dtype: Annotated[Text, _format("--dtype FORMAT", "Format of everything, such as bf16; to train, amp-bf16.")] = None
-    weights: Annotated[Text, _format("--weights FORMAT", "Of the weights, such as int8, or int4,*.down*=int8.")] = None
-    activations: Annotated[Text, _format("--activations FORMAT", "Of what matmuls take in, such as fp8.")] = None
-    cache: Annotated[Text, _format("--cache FORMAT", "Of the KV cache, such as int8.")] = None
     fuse: Annotated[Text, _program(
         "--fuse POLICY", f"Fuse kernels: {', '.join(POLICIES)}.", complete=tuple(POLICIES))] = None  # fmt: skip
     layout: Layout = None
