@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from roofline.ir.errors import ShapeError, UsageError
+from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.text import shown
 from roofline.ops.deviation import Deviation as Deviation
 from roofline.ops.deviation import deviation_of
@@ -45,6 +45,13 @@ def finite(x: Array, what: str) -> Array:
     if not np.isfinite(x).all():
         raise UsageError(f"{what}: {int((~np.isfinite(x)).sum())} of {x.size} numbers are not finite")
     return x
+
+
+def check_given(weights: Mapping[str, Any], names: Iterable[str], program: str) -> None:
+    """Refuse weights that lack some of a program's."""
+    for name in names:
+        if name not in weights:
+            raise UsageError(f"{program}: weights has no numbers for {name!r}{did_you_mean(name, weights)}")
 
 
 def is_whole(x: Any) -> bool:

@@ -13,7 +13,7 @@ from roofline.ir.errors import MissingExtra, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.text import shown
 from roofline.ops.rounding import Format, number_format, quantized
-from roofline.passes.formats.quantize import check_pair, check_patterns, format_for
+from roofline.passes.formats.quantize import check_pair, words_for
 from roofline.passes.formats.scales import activation_format
 from roofline.quant.arrays import array, like
 from roofline.quant.observing import AXES, Seen, is_convolution, kind_of, layers_of, observe_module, weight_of
@@ -85,13 +85,7 @@ def _words(module: torch.nn.Module, recipe: Recipe) -> dict[str, str]:
     """Return the word for the format of each layer that is rounded."""
     if recipe.weights is None:
         raise UsageError("nothing to quantise: give weights or activations")
-    table = {"*": recipe.weights} if isinstance(recipe.weights, str) else dict(recipe.weights)
-    layers = layers_of(module)
-    names = [each for name in layers for each in (name, weight_of(name))]
-    check_patterns("weights", [pattern for pattern in table if pattern != "*"], names)
-    check_patterns("keep", recipe.keep or (), names)
-    words = {name: format_for((name, weight_of(name)), table, recipe.keep) for name in layers}
-    chosen = {name: word for name, word in words.items() if word is not None}
+    chosen = words_for({name: (name, weight_of(name)) for name in layers_of(module)}, recipe.weights, recipe.keep)
     if not chosen:
         raise UsageError(
             f"{type(module).__name__} has no linear layer or convolution to quantise, or all are excluded; "

@@ -16,7 +16,7 @@ from roofline.ops.reference import run
 from roofline.ops.registry import OPS
 from roofline.passes.formats.quantize import weight_matrices
 from roofline.passes.rewriting.clean import settled
-from roofline.quant.arrays import array, finite
+from roofline.quant.arrays import array, check_given, finite
 
 if TYPE_CHECKING:
     import torch
@@ -106,9 +106,7 @@ def _observe_graph(
             f"{graph.name}: {drawn[0]} leaves open what it computes, so that calibration would be on drawn numbers; "
             "run the module instead: inputs=rl.quant.observe(module, batches)"
         )
-    missing = [name for name in seen if name not in weights]
-    if missing:
-        raise UsageError(f"{graph.name}: weights has no numbers for {missing[0]!r}")
+    check_given(weights, seen, graph.name)
 
     def watch(node: Node, inputs: list[Array], result: Array) -> None:
         if node.name in matrices:

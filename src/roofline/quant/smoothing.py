@@ -16,7 +16,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ops.elements import Array
 from roofline.passes.formats.quantize import Matrix, weight_matrices
-from roofline.quant.arrays import array
+from roofline.quant.arrays import array, check_given
 
 #: Operators through which a positive factor of a channel passes; a view where it leaves the last axis alone.
 _THROUGH = frozenset({"relu", "identity", "dropout", "cast", "view"})
@@ -72,9 +72,7 @@ def smooth(
     if not chosen:
         raise UsageError(f"{graph.name}: no norm or matmul has channels that only matmuls read; nothing to smooth")
     for joint in chosen:
-        missing = [name for name, _ in (*joint.made, *joint.readers) if name not in result]
-        if missing:
-            raise UsageError(f"{graph.name}: weights has no numbers for {missing[0]!r}")
+        check_given(result, (name for name, _ in (*joint.made, *joint.readers)), graph.name)
         factor = _factor(joint, result, largest, strength)
         for name, axis in joint.made:
             result[name] = result[name] / _along(factor, axis, result[name].ndim)

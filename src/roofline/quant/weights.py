@@ -11,8 +11,8 @@ import numpy as np
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Graph, check_graph
 from roofline.ops.elements import Array
-from roofline.passes.formats.quantize import Weights, check_patterns, chosen, format_for, quantize
-from roofline.quant.arrays import array, is_whole
+from roofline.passes.formats.quantize import Weights, chosen, quantize, words_for
+from roofline.quant.arrays import array, check_given, is_whole
 from roofline.quant.observing import Seen, observe
 from roofline.quant.recipes import QuantizedModel, Recipe, round_layer
 from roofline.quant.secondorder import hessian
@@ -72,9 +72,10 @@ def quantize_weights(
         name = matrix.root
         if name in words:
             continue
+        check_given(numbers, [name], graph.name)
         form = as_format(word, matrix.row)
         words[name] = stored_as(form)
-        layers.append(round_layer(name, _of(numbers, name, graph), form, matrix.summed, recipe, moments.get(name)))
+        layers.append(round_layer(name, numbers[name], form, matrix.summed, recipe, moments.get(name)))
     program = quantize(graph, weights={"*": None, **{glob.escape(each): word for each, word in words.items()}}, keep=())
     rounded = {layer.name: layer.rounded for layer in layers}
     return QuantizedModel(graph.name, recipe, tuple(layers), program, arrays={**numbers, **rounded})
@@ -117,23 +118,17 @@ def quantize_arrays(
         int4-g32 ['up.weight']
     """
     recipe = Recipe(format, method=method, keep=keep, **how)  # type: ignore[arg-type]
-    table = {"*": format} if isinstance(format, str) else dict(format)
     names = {each: (each, each.removesuffix(".weight")) for each in weights}
     if rounded := [each for each in weights if each.endswith(".codes") and f"{each[:-6]}.scale" in weights]:
         raise UsageError(f"{name}: {rounded[0]!r} was rounded already; roofline.quant.load reads it")
-    flat = [each for pair in names.values() for each in pair]
-    check_patterns("weights", [pattern for pattern in table if pattern != "*"], flat)
-    check_patterns("keep", keep or (), flat)
     layers = []
-    for each, pair in names.items():
-        word = format_for(pair, table, keep)
-        stored = weights[each] if word is not None else np.empty(0)
+    for each, word in words_for(names, format, keep).items():
+        stored = weights[each]
         numbers = np.empty(0) if is_whole(stored) else array(stored, each)
-        if word is None or numbers.ndim < _MATRIX or not numbers.size:
-            continue
-        read = next((inputs[one] for one in pair if inputs and one in inputs), None)
-        moment = None if read is None else _moment(read)
-        layers.append(round_layer(each, numbers, word, _summed(numbers), recipe, moment))
+        if numbers.ndim >= _MATRIX and numbers.size:
+            read = next((inputs[one] for one in names[each] if inputs and one in inputs), None)
+            moment = None if read is None else _moment(read)
+            layers.append(round_layer(each, numbers, word, _summed(numbers), recipe, moment))
     if not layers:
         raise UsageError(
             f"{name}: no matrix to quantise, or all are excluded or of whole numbers; keep=() excludes none "
@@ -155,12 +150,6 @@ def _summed(weight: Array) -> tuple[int, ...]:
 
 def _moment(seen: Any) -> Array | None:
     return seen.moment if isinstance(seen, Seen) else hessian(seen)
-
-
-def _of(numbers: Mapping[str, Array], name: str, graph: Graph) -> Array:
-    if name not in numbers:
-        raise UsageError(f"{graph.name}: weights has no numbers for {name!r}{did_you_mean(name, numbers)}")
-    return numbers[name]
 
 
 def _check_names(graph: Graph, numbers: Mapping[str, Array], inputs: Mapping[str, Any]) -> None:

@@ -276,6 +276,20 @@ def _names(pattern: str, names: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
+def words_for(matrices: Mapping[str, Sequence[str]], weights: Weights, keep: Sequence[str] | None) -> dict[str, str]:
+    """Return the words for the formats of matrices, each with its names, that do not stay as they are.
+
+    Raises:
+        UsageError: A pattern that names none.
+    """
+    table = {"*": weights} if isinstance(weights, str) else dict(weights)
+    every = [name for names in matrices.values() for name in names]
+    check_patterns("weights", [pattern for pattern in table if pattern != "*"], every)
+    check_patterns("keep", keep or (), every)
+    words = {key: format_for(names, table, keep) for key, names in matrices.items()}
+    return {key: word for key, word in words.items() if word is not None}
+
+
 def check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) -> None:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
