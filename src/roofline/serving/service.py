@@ -108,7 +108,7 @@ class Service(Report):
 
     @property
     def _servers(self) -> list[tuple[int, Deployment]]:
-        """How many there are of each server."""
+        """Each server, with how many there are of it."""
         if self.apart is None or self.reading is None:
             return [(1, self.deployment)]
         return list(zip(self.apart.servers, (self.reading, self.deployment), strict=True))
@@ -177,13 +177,9 @@ class Service(Report):
     @property
     def energy_per_million(self) -> Floats | None:
         """Energy of a million new tokens [J], of stated watts or the chips' power limits; ``None`` without either."""
-        watts = [(number * one.devices, self._watts(one)) for number, one in self._servers]
+        watts = [(number * one.devices, _watts(one, self.limits)) for number, one in self._servers]
         known = [number * each for number, each in watts if each is not None]
         return sum(known) * self._seconds_per_million if len(known) == len(watts) else None
-
-    def _watts(self, one: Deployment) -> float | None:
-        """Return what a chip takes: as stated, else its power limit, where somebody published one."""
-        return one.chip.tdp if self.limits.watts is None else self.limits.watts
 
     @property
     def _seconds_per_million(self) -> Floats:
@@ -247,7 +243,7 @@ class Service(Report):
         return {
             "load": self.load, "running_limit": int(self.work.running), "largest_rate_per_s": self.largest_rate,
             "limits": {"ttft_s": self.limits.ttft, "tpot_s": self.limits.tpot},
-            "price_per_chip_hour": self.limits.price, "watts_per_chip": self._watts(self.deployment),
+            "price_per_chip_hour": self.limits.price, "watts_per_chip": _watts(self.deployment, self.limits),
             "best": None if self.best is None else rows[self.best], "not_modelled": list(self.not_modelled),
         }  # fmt: skip
 
@@ -289,6 +285,11 @@ class Service(Report):
             f"up to {most:g} {name}: at most {self.tokens_per_s[at]:,.0f} tokens/s, {format_si(self.tpot[at], 's')} "
             f"per token, {format_si(self.ttft[at], 's')} to the first>"
         )
+
+
+def _watts(one: Deployment, limits: Limits) -> float | None:
+    """Return what a chip takes: as stated, else its power limit, where somebody published one."""
+    return one.chip.tdp if limits.watts is None else limits.watts
 
 
 def serve(
