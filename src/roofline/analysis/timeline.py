@@ -102,7 +102,7 @@ class TimedKernel:
     @property
     def layer(self) -> str:
         """The layer that it is in, or the first module around it."""
-        return _layer(self.main)
+        return self.main.layer or (self.main.scope or self.main.name).partition(".")[0]
 
 
 def timed_kernels(estimate: Estimate) -> tuple[TimedKernel, ...]:
@@ -116,10 +116,6 @@ def timed_kernels(estimate: Estimate) -> tuple[TimedKernel, ...]:
         TimedKernel(label, next((node for node in nodes if node.op == row.kernel.main.op), nodes[0]), row, time)
         for label, nodes, row, time in kernels
     )
-
-
-def _layer(node: Node) -> str:
-    return node.layer or (node.scope or node.name).partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,9 @@ def technology(
         >>> cheap.figure("node", "wafer"), cheap.source("node", "wafer")
         (12000.0, 'given')
     """
-    tables = _with_own(_shipped(), {} if own is None else _read(own))
+    figures = {} if own is None else own
+    table = figures if isinstance(figures, Mapping) else read_toml(user_path(figures), UsageError)
+    tables = _with_own(_shipped(), table)
     memory = memory_kind or {"N16": "hbm2", "N7": "hbm2e", "N6": "hbm2e"}.get(node, "hbm3")
     for table, name in (("node", node), ("memory", memory)):
         if name not in tables[table]:
@@ -105,10 +107,6 @@ def technology(
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, Any]:
     return read_toml(SHIPPED, UsageError)
-
-
-def _read(own: Any) -> Mapping[str, Any]:
-    return own if isinstance(own, Mapping) else read_toml(user_path(own), UsageError)
 
 
 def _with_own(shipped: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -233,13 +233,9 @@ def _carried_out(torch: Any, now: _Module, step: Step, batch: int | None) -> _Mo
 
 
 def _mode(torch: Any, now: _Module, mode: str, _: int | None) -> _Module:
-    if mode == "graph" and not _on_cuda(torch, now):
+    if mode == "graph" and not any(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in now.args):
         raise _Left("CUDA graphs need a CUDA device")
     return now.set(graph=mode == "graph", compiled=mode == "compiled")
-
-
-def _on_cuda(torch: Any, now: _Module) -> bool:
-    return any(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in now.args)
 
 
 def _batched(torch: Any, now: _Module, after: int, before: int | None) -> _Module:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from roofline.diagnosis.reference import faster, has_units, replays
-from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError
 from roofline.ir.graph import Graph, layer_of
@@ -135,13 +134,10 @@ def _formats(state: State, target: Target) -> Iterator[Move]:
         yield Move(f"weights in {_NARROW}, {pattern} in {_WIDER}", "formats", step, ROUNDED.format(_NARROW), _KERNEL)
     formats = {tensor.dtype for tensor in state.graph.tensors.values() if tensor.kind == "weight"} - {"fp32", "fp64"}
     for form in BOTH:
-        if formats and has_units(target.chip, form) and _pays(target.chip, form, formats):
+        faster_in = (faster(target.chip, str(DTYPES[form].compute), than) for than in formats)
+        if formats and has_units(target.chip, form) and all(faster_in):
             yield Move(f"matmuls in {form}", "formats", Step.of("quantize", activations=form), ROUNDED.format(form),
                        "scales of activations; check the quality")  # fmt: skip
-
-
-def _pays(chip: Chip, form: str, formats: Iterable[str]) -> bool:
-    return all(faster(chip, str(DTYPES[form].compute), than) for than in formats)
 
 
 #: Classes of layers that get formats of their own, at most.

@@ -247,11 +247,12 @@ def _asked_of(
     """Read what is asked of a plan."""
     one_of("objective", objective, tuple(OBJECTIVES))
     memory, latency, error = limits
+    budget = 0.0 if str(error).strip() in ("0", "0.0", "0%") else parse_share(error, "error_budget")
     return _target(
         graph, cluster, sizes, batch, objective=objective,
         training=graph.info.phase == "train" and graph.backward_start is None,
         memory_limit=limit("memory_limit", memory, "B", cluster.device.main.capacity or math.inf),
-        latency_limit=limit("latency_limit", latency, "s"), error_budget=_budget(error),
+        latency_limit=limit("latency_limit", latency, "s"), error_budget=budget,
         watts=watts and finite_number("watts", watts, 1e-9), price=price and finite_number("price", price, 1e-9),
         devices=whole_number("devices", devices, most=cluster.devices),
     )  # fmt: skip
@@ -274,11 +275,6 @@ def _target(
         sizes_of(graph, {"batch": batch})  # says what to do about a batch that was fixed
     fixed = {name: size for name, size in at.items() if name != "B"}
     return Target(replace(graph), cluster, objective, fixed, batches, training=training, **limits)
-
-
-def _budget(value: str | float) -> float:
-    """Read an error budget: a share, or nothing at all."""
-    return 0.0 if str(value).strip() in ("0", "0.0", "0%") else parse_share(value, "error_budget")
 
 
 def _kinds(

@@ -86,12 +86,8 @@ def _flowing(state: State) -> float:
     named += ["tf32"] * bool(state.run.get("tf32"))
     precision = str(state.run.get("precision", "")).rpartition("-")[2]
     named += [precision] * (precision in WIDE and precision != "fp32")
-    return max((format_error(_row(name)) for name in named), default=0.0)
-
-
-def _row(name: str) -> str:
-    """Return a format with the scale per row that dynamic activations have."""
-    return f"{name}-g{ROW}-sym" if name in ("int8", "int4") else name
+    by_row = (f"{name}-g{ROW}-sym" if name in ("int8", "int4") else name for name in named)  # as dynamic scales lie
+    return max(map(format_error, by_row), default=0.0)
 
 
 def error_class(error: float) -> str:

@@ -318,7 +318,10 @@ _Ways = dict[str, list[tuple[float, Kernel]]]
 def _ways(decode: Graph, prefill: Graph, skip_cache: bool) -> _Ways:
     """Sort the kernels of both programs by what a mixed step evaluates them over, each with how often it runs."""
     ways: _Ways = {name: [] for name in ("tokens", "samples", "sequences", "prompts", "keys", "decoding", "reading")}
-    own, theirs = ([k for k in kernels(graph) if not (skip_cache and _only_caches(k))] for graph in (decode, prefill))
+    own, theirs = (
+        [k for k in kernels(graph) if not (skip_cache and all(node.op == "cache_update" for node in k.nodes))]
+        for graph in (decode, prefill)
+    )
     left = {id(kernel): kernel.count for kernel in own}
     by_key = _by_key(own, {"B": symbol("N")})
     for kernel in theirs:
@@ -350,10 +353,6 @@ def _only_in_prefill(kernel: Kernel) -> str:
     if kernel.kind == "attention" and {"q", "k"} <= kernel.sizes.keys():
         return "reading"
     return "keys" if kernel.kind == "matmul" else "prompts"
-
-
-def _only_caches(kernel: Kernel) -> bool:
-    return all(node.op == "cache_update" for node in kernel.nodes)
 
 
 def _depends(kernel: Kernel) -> frozenset[str]:

@@ -156,7 +156,7 @@ class _Parts:
         assert task.row is not None
         needs = () if self.pair.before else task.needs
         if not self.ring:
-            share = _share_of_time(task.row, _message_of(task.row, self.number), self.estimate)
+            share = _share_of_time(task.row, _less(task.row, self.number, ("e", "g")), self.estimate)
             return self._named(replace(task, seconds=task.seconds * share, needs=needs), self.number)
         size = float(message(launch(task.row, self.estimate.chip, None, "program"))) / devices
         seconds = _send_seconds(self.estimate.chip, size, int(task.row.sizes.get("nodes", 1)))
@@ -194,10 +194,6 @@ def _rows_of(row: KernelCount, parts: int) -> KernelCount:
     return replace(
         _less(row, parts, (axis,)), read=weights + (float(row.read) - weights) / parts,
     )  # fmt: skip
-
-
-def _message_of(row: KernelCount, parts: int) -> KernelCount:
-    return _less(row, parts, ("e", "g"))
 
 
 def _less(row: KernelCount, parts: int, axes: Sequence[str]) -> KernelCount:

@@ -174,7 +174,7 @@ def finish(chip: Chip, samples: Sequence[Sample], remarks: Sequence[str], effort
     mean = round(float(np.mean(np.abs(list(error.values())))), 3)
     efficiency = {**chip.efficiency.model_dump(), "parameters": parameters, "low": low, "high": high,
                   "calibrated": "measured", "held_out_error": mean, "source": ". ".join(source)}  # fmt: skip
-    return Calibration(Chip(**{**_fields(chip), "efficiency": efficiency}), samples, error, source)
+    return Calibration(Chip(**{**dict(chip), "efficiency": efficiency}), samples, error, source)
 
 
 def _by_group(samples: Sequence[Sample], chip: Chip) -> dict[str, list[int]]:
@@ -193,10 +193,6 @@ def _quality(errors: Sequence[float]) -> str:
         f"{len(errors)} operators, each half predicted with parameters fitted to the other: mean error "
         f"{figures['mean']:.1f} %, median {figures['median']:.1f} %, 90th percentile {figures['p90']:.1f} %"
     )
-
-
-def _fields(chip: Chip) -> dict[str, Any]:
-    return {key: getattr(chip, key) for key in type(chip).model_fields}
 
 
 def _spread(errors: Sequence[float]) -> float:

@@ -138,13 +138,9 @@ def levels(host: Host, budget: float) -> Iterable[Level]:
         budget: Time for all of it [s].
     """
     sizes = [(0, 4 * host.last_level // host.threads)]
-    sizes += [(cache.level, cache.size // 2 // _sharers(host, cache.shared)) for cache in reversed(host.caches)]
+    sizes += [(cache.level, cache.size // 2 // min(cache.shared, host.threads)) for cache in reversed(host.caches)]
     for level, size in sizes:
         yield bandwidth(level, min(size, 2**28), host.threads, budget / len(sizes))
-
-
-def _sharers(host: Host, shared: int) -> int:
-    return min(shared, host.threads)
 
 
 def bandwidth(level: int, size: int, threads: int, budget: float) -> Level:

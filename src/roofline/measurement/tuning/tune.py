@@ -15,7 +15,7 @@ from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.numbers import as_float, whole_number
 from roofline.ir.report import Report
 from roofline.measurement.calibration import numpy_cpu
-from roofline.measurement.calibration.host import Host, this_host
+from roofline.measurement.calibration.host import this_host
 from roofline.measurement.calibration.timing import timed_alone, undisturbed
 from roofline.measurement.tuning.log import Log, log_of
 from roofline.measurement.tuning.model import CostModel, Rates, begin
@@ -178,7 +178,8 @@ def tune(
     log = log_of(problem, host.slug, {name: version(KERNELS[name].package) for name in names}, cache)
     bench = Bench(problem, whole_number("repeats", repeats), whole_number("seed", seed, least=0))
     bench.compare_with_library(log, fresh)
-    known, seeds = _known(log, begin(problem, bench.rates(names), _caches(host)), every, fresh)
+    caches = tuple(cache.size for cache in host.caches[:2])
+    known, seeds = _known(log, begin(problem, bench.rates(names), caches), every, fresh)
     most = len(every) if method == "exhaustive" else number_of(budget, len(every))
     measured, interrupted = search(known, method, most, bench.seconds, seed, log, progress)
     before = len(known.measured)
@@ -273,10 +274,6 @@ def checked_problem(m: int, n: int, k: int, dtype: str) -> Problem:
     if largest > LARGEST:
         raise UsageError(f"{problem}: a matrix of {largest:,} elements; allowed: at most {LARGEST:,}")
     return problem
-
-
-def _caches(host: Host) -> tuple[int, ...]:
-    return tuple(cache.size for cache in host.caches[:2])
 
 
 class Bench:
