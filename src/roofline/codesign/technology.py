@@ -92,9 +92,8 @@ def technology(
         >>> cheap.figure("node", "wafer"), cheap.source("node", "wafer")
         (12000.0, 'given')
     """
-    figures = {} if own is None else own
-    table = figures if isinstance(figures, Mapping) else read_toml(user_path(figures), UsageError)
-    tables = _with_own(_shipped(), table)
+    figures = {} if own is None else own if isinstance(own, Mapping) else read_toml(user_path(own), UsageError)
+    tables = _with_own(_shipped(), figures)
     memory = memory_kind or {"N16": "hbm2", "N7": "hbm2e", "N6": "hbm2e"}.get(node, "hbm3")
     for table, name in (("node", node), ("memory", memory)):
         if name not in tables[table]:
