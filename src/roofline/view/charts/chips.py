@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,9 +10,8 @@ from roofline.cost import BOUNDS
 from roofline.hardware.figures import figure
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
-from roofline.ir.text import shown
 from roofline.ir.units import format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Line, Mark, Panel, Points
 from roofline.view.charts.memory import varied
 from roofline.view.charts.style import clean, short
@@ -29,30 +27,18 @@ FIGURE_COLOURS = {
 LEAST = 0.005
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _OfComparison(Chart):
-    """A chart with a row for each chip and point.
+class _OfComparison(ResultChart[Comparison]):
+    """A chart with a row for each chip and point."""
 
-    Attributes:
-        comparison: What it shows.
-    """
-
-    comparison: Comparison
+    kind, made_by = Comparison, "rl.compare"
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Names of the rows: the chip, and the size that varies."""
-        every = [row.estimate for row in self.comparison.rows if row.estimate is not None]
-        names = varied(self.comparison.subject())
+        every = [row.estimate for row in self.result.rows if row.estimate is not None]
+        names = varied(self.result.subject())
         return tuple(", ".join([row.chip.name, *(words for words in _sizes(row, names) if every)])
-                     for row in self.comparison.rows)  # fmt: skip
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program, the chips and the sizes."""
-        return self.comparison.subject()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.comparison.graph.name}: {len(self.labels)} rows>"
+                     for row in self.result.rows)  # fmt: skip
 
 
 def _sizes(row: Candidate, names: set[str]) -> list[str]:
@@ -61,7 +47,6 @@ def _sizes(row: Candidate, names: set[str]) -> list[str]:
     return [f"{name} {size:,}" for name, size in row.estimate.subject()["sizes"].items() if name in names]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ChipTimes(_OfComparison):
     """How long each chip takes, made by :func:`plot_comparison`."""
 
@@ -69,18 +54,18 @@ class ChipTimes(_OfComparison):
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per chip and point: its time, range, floor, bound, throughput, and why it does not run."""
-        rate = f"{self.comparison.graph.item}s_per_s"
+        rate = f"{self.result.graph.item}s_per_s"
         names = {"time_s": "time", "low_s": "low", "high_s": "high", "floor_s": "floor", "bound": "bound"}
         return [
             {"label": label, "chip": row.chip.name,
              **{key: getattr(row.estimate, name, None) for key, name in names.items()},
              rate: None if row.estimate is None else float(row.estimate.throughput), "reason": row.reason}
-            for label, row in zip(self.labels, self.comparison.rows, strict=True)
+            for label, row in zip(self.labels, self.result.rows, strict=True)
         ]  # fmt: skip
 
     def drawing(self) -> Drawing:
         """Return a bar for each, by what bounds it, with its range and the floor; muted where it does not run."""
-        rows = list(enumerate(self.comparison.rows))
+        rows = list(enumerate(self.result.rows))
         running = [(at, row.estimate) for at, row in rows if row.estimate is not None and not row.reason]
         marks: list[Mark] = []
         for bound in BOUNDS:
@@ -109,7 +94,7 @@ class ChipTimes(_OfComparison):
         panel = Panel(
             tuple(marks), Axis("time of one run", "s", low=0.0, high=1.45 * high), Axis(categories=self.labels)
         )
-        head = f"{self.comparison.graph.name} by chip"
+        head = f"{self.result.graph.name} by chip"
         return Drawing((panel,), head, title(self.subject()), size=(8.0, height(len(self.labels)) + 0.2))
 
 
@@ -127,7 +112,6 @@ def _bars(rows: Any, colour: str, name: str) -> list[Mark]:
             Bars(at, [0.0] * len(at), ends, texts=texts, hover=hover)]  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Elasticities(_OfComparison):
     """What one per cent more of each figure of a chip buys, made by :func:`plot_elasticity`."""
 
@@ -136,8 +120,8 @@ class Elasticities(_OfComparison):
     @cached_property
     def values(self) -> dict[str, list[float]]:
         """Elasticity of each row by figure, those of the peaks together [%/%]; rows without a time have none."""
-        values: dict[str, list[float]] = {name: [0.0] * len(self.comparison.rows) for name in FIGURE_COLOURS}
-        for at, row in enumerate(self.comparison.rows):
+        values: dict[str, list[float]] = {name: [0.0] * len(self.result.rows) for name in FIGURE_COLOURS}
+        for at, row in enumerate(self.result.rows):
             for name, value in row.elasticity.items():
                 values["peak" if name.startswith("peak_") else name][at] += value
         return {name: each for name, each in values.items() if any(abs(value) >= LEAST for value in each)}
@@ -146,7 +130,7 @@ class Elasticities(_OfComparison):
         """Return one row per chip, point and figure: per cent less time for one per cent better."""
         return [
             {"label": label, "chip": row.chip.name, "figure": name, "elasticity": value}
-            for label, row in zip(self.labels, self.comparison.rows, strict=True)
+            for label, row in zip(self.labels, self.result.rows, strict=True)
             for name, value in row.elasticity.items()
         ]  # fmt: skip
 
@@ -164,7 +148,7 @@ class Elasticities(_OfComparison):
             for at, value in enumerate(values):
                 (back if value < 0 else ahead)[at] += value
         axis = Axis("time saved by 1 % better [%]", low=min([0.0, *back]) * 1.1, high=max([1.0, *ahead]) * 1.06)
-        head = f"What better figures buy {self.comparison.graph.name}"
+        head = f"What better figures buy {self.result.graph.name}"
         return Drawing((Panel(tuple(marks), axis, Axis(categories=self.labels)),), head, title(self.subject()),
                        size=(8.0, height(len(self.labels)) + 0.4))  # fmt: skip
 
@@ -188,7 +172,7 @@ def plot_comparison(comparison: Comparison) -> ChipTimes:
         >>> [row["label"] for row in chart.records()]
         ['h100-sxm', 'l4']
     """
-    return ChipTimes(_checked(comparison))
+    return ChipTimes(comparison)
 
 
 def plot_elasticity(comparison: Comparison) -> Elasticities:
@@ -212,12 +196,7 @@ def plot_elasticity(comparison: Comparison) -> Elasticities:
         >>> max(shares, key=shares.get)
         'memory_bandwidth'
     """
-    if not any(row.elasticity for row in _checked(comparison).rows):
+    chart = Elasticities(comparison)
+    if not any(row.elasticity for row in comparison.rows):
         raise UsageError(f"no chip of this comparison has a time: {comparison.rows[0].reason}")
-    return Elasticities(comparison)
-
-
-def _checked(comparison: Comparison) -> Comparison:
-    if not isinstance(comparison, Comparison):
-        raise UsageError(f"expected a Comparison of rl.compare, given {shown(comparison)}")
-    return comparison
+    return chart

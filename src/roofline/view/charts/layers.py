@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.timeline import KernelRun, kernel_runs
 from roofline.cost import BOUNDS
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Panel
 from roofline.view.charts.roof import about
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LayerTimes(Chart):
-    """Time by layer and bound, made by :func:`plot_layers`.
+class LayerTimes(ResultChart[Estimate]):
+    """Time by layer and bound, made by :func:`plot_layers`."""
 
-    Attributes:
-        estimate: What the times are of.
-        runs: Its kernels in their order.
-    """
+    kind, made_by, schema = Estimate, "rl.estimate", "layers"
 
-    schema = "layers"
-
-    estimate: Estimate
-    runs: tuple[KernelRun, ...]
+    @cached_property
+    def runs(self) -> tuple[KernelRun, ...]:
+        """Kernels in their order."""
+        return kernel_runs(self.result)
 
     @cached_property
     def seconds(self) -> dict[tuple[str, str], dict[str, float]]:
@@ -37,13 +32,9 @@ class LayerTimes(Chart):
             times[run.phase, run.layer][run.bound] += run.seconds
         return dict(times)
 
-    def subject(self) -> dict[str, Any]:
-        """Return what the estimate is of."""
-        return self.estimate.subject()
-
     def records(self) -> list[dict[str, Any]]:
         """Return one row per layer and phase: its time, share, and time by bound."""
-        total = float(self.estimate.device_time)
+        total = float(self.result.device_time)
         return [
             {"layer": layer, "phase": phase, "time_s": sum(parts.values()), "share": sum(parts.values()) / total,
              **{f"{bound}_s": seconds for bound, seconds in parts.items() if bound != "host"}}
@@ -55,7 +46,7 @@ class LayerTimes(Chart):
         phases = list(dict.fromkeys(run.phase for run in self.runs))
         layers = tuple(dict.fromkeys(run.layer for run in self.runs))
         panels = tuple(self._panel(phase, layers, phase if len(phases) > 1 else "") for phase in phases)
-        est = self.estimate
+        est = self.result
         head = f"Time by layer of {est.graph.name} on {est.chip.name}"
         return Drawing(panels, head, about(est), size=(8.0, 1.8 + 2.4 * len(panels)))
 
@@ -72,9 +63,6 @@ class LayerTimes(Chart):
                 bars.append(Bars(at, length, starts, bound, f"{bound}-bound", hover=hover, horizontal=False, width=0.8))
                 starts = [start + part for start, part in zip(starts, length, strict=True)]
         return Panel(tuple(bars), Axis("layer", categories=layers), axis, title=title)
-
-    def __repr__(self) -> str:
-        return f"<LayerTimes of {self.estimate.graph.name} on {self.estimate.chip.name}: {len(self.seconds)} layers>"
 
 
 def plot_layers(estimate: Estimate) -> LayerTimes:
@@ -97,4 +85,6 @@ def plot_layers(estimate: Estimate) -> LayerTimes:
         >>> [row["layer"] for row in plot_layers(est).records()][-2:]
         ['norm', 'head']
     """
-    return LayerTimes(estimate, kernel_runs(estimate))
+    chart = LayerTimes(estimate)
+    assert chart.runs  # raises where there are several points
+    return chart
