@@ -487,7 +487,7 @@ def measured_time(text: str | None) -> str | None:
 def with_unit(text: str | None, option: str, unit: str) -> str | None:
     """Refuse what is no quantity or below 0, by the option's name; a bare number, whose unit nobody can see."""
     if text is not None and parse(text, unit, option) < 0:
-        raise UsageError(f"{option} {text[:60]}: expected a quantity above zero, or 0")
+        raise UsageError(f"{option} {text[:60]}: expected a positive quantity, above zero")
     return text
 
 
