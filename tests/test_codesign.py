@@ -169,7 +169,10 @@ def test_one_die_is_what_a_scanner_exposes_and_energy_wants_its_figures() -> Non
 def test_goals_and_figures_say_what_is_wrong(tmp_path: Path) -> None:
     assert Goal.read("llama-3-8b decode B=4 C=128 tp=2 weights=int8 weight=2: 5 ms").weight == 2
     for wrong, message in (("", "expected a program"), ("gpt2 decod: 1ms", "'decod': expected a phase"),
-                           ("gpt2 batch=x: 1ms", "batch='x': expected a number"), ("gpt2: 5", "target")):  # fmt: skip
+                           ("gpt2 batch=x: 1ms", "batch='x': expected a whole number from 1"), ("gpt2: 5", "target"),
+                           ("gpt2 batch=1.5: 1ms", "'1.5': expected a whole number"), ("gpt2 tp=1.5: 1ms", "a whole"),
+                           ("gpt2 weight=0: 1ms", "a number above zero"), ("gpt2: 0ms", "limits must be positive"),
+                           ("gpt2: -6ms", "'-6ms': limits must be positive")):  # fmt: skip
         with pytest.raises(rl.errors.RooflineError, match=message):
             Goal.read(wrong)
     goal = f"{DECODE}: 2ms"
@@ -181,6 +184,11 @@ def test_goals_and_figures_say_what_is_wrong(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(rl.errors.UsageError, match=message):
             search(goal, {"flops": "x1"}, **options)
+    with pytest.raises(rl.errors.UsageError, match=r"seconds=-1\.0: limits must be positive"):
+        Goal("gpt2", -1.0)
+    for values in ("-1T..1P", "x0..x2", [-1e12, 1e12]):
+        with pytest.raises(rl.errors.UsageError, match=r"set flops=.*: expected values above zero"):
+            search(goal, {"flops": values})
     with pytest.raises(rl.errors.UsageError, match="no figure to vary"):
         search(goal, {})
     with pytest.raises(rl.errors.UsageError, match="no program"):

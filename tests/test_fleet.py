@@ -173,6 +173,7 @@ def test_questions_say_what_is_wrong() -> None:
         ({"phases": ("decod",)}, "phase 'decod': allowed: prefill, decode, forward; did you mean"),
         ({"batches": ()}, "at least one batch"), ({"batches": (0,)}, "whole numbers from 1"),
         ({"limits": ("latency",)}, "expected latency=50ms"), ({"limits": ("latency=5",)}, "limit latency"),
+        ({"limits": ("latency=-3ms",)}, "limits must be positive"), ({"limits": ("memory=0GiB",)}, "must be positive"),
         ({"mode": "fast"}, "allowed: eager, graph, compiled"),
     ):  # fmt: skip
         with pytest.raises(rl.errors.RooflineError, match=message):

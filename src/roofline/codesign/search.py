@@ -34,6 +34,7 @@ from roofline.ir.report import Report
 from roofline.ir.sizes import one_of
 from roofline.ir.text import shown
 from roofline.ir.units import format_si, parse
+from roofline.ir.units import limit as most
 
 Floats = NDArray[np.float64]
 OBJECTIVES = {"area": "mm2", "cost": "USD", "energy": "J"}
@@ -69,6 +70,9 @@ class Goal:
     weight: float = 1.0
     sizes: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        most("seconds", self.seconds, "s")
+
     @classmethod
     def read(cls, text: str) -> Goal:
         """Read ``PROGRAM [PHASE] [NAME=VALUE ...][: TIME]``.
@@ -93,7 +97,7 @@ class Goal:
                 sizes[key] = value if _OPTIONS.get(key) is str else int(_number(text, key, value))
         if not name:
             raise UsageError("target: expected a program and a time, such as 'llama-3-8b decode context=2048: 20ms'")
-        return cls(name, parse(limit, "s", "target") if limit.strip() else None, phase, sizes=sizes, **values)
+        return cls(name, most("target", limit, "s") if limit.strip() else None, phase, sizes=sizes, **values)
 
     @cached_property
     def graph(self) -> Graph:
@@ -125,8 +129,10 @@ def _number(text: str, key: str, value: str) -> float:
         number = float(value)
     except ValueError:
         number = -1.0
-    if not 0 < number < 1e15 or (key in _SIZES and number != int(number)):
-        raise UsageError(f"target {shown(text)}: {key}={shown(value)}: expected a number above zero")
+    is_whole = key in _SIZES or key in _OPTIONS
+    if not 0 < number < 1e15 or (is_whole and number != int(number)):
+        what = "a whole number from 1" if is_whole else "a number above zero"
+        raise UsageError(f"target {shown(text)}: {key}={shown(value)}: expected {what}")
     return number
 
 
@@ -381,17 +387,21 @@ def _rate(chip: Chip) -> float:
 
 
 def _factors(texts: Sequence[Any], rate: float) -> Iterator[str]:
-    """Yield rates as factors of one; marks between them, and factors, as they are."""
+    """Yield rates, and factors, as factors of one; marks between them as they are."""
     units = (match[0] for text in reversed(texts) if (match := re.search(r"[A-Za-z/]+$", str(text).strip())))
     unit = next(units, "FLOP/s")
     for text in texts:
-        if text in ("..", ",") or factor_of(text) is not None:
+        if text in ("..", ","):
             yield str(text)
             continue
-        whole = text if not isinstance(text, str) or re.search(r"[A-DF-Za-df-z]", text) else f"{text}{unit}"
-        if isinstance(whole, str) and re.fullmatch(r"[0-9.eE+-]+[kMGTPE]", whole):
-            whole += "FLOP/s"
-        yield f"x{parse(whole, 'FLOP/s', 'set flops') / rate!r}"
+        if (factor := factor_of(text)) is None:
+            whole = text if not isinstance(text, str) or re.search(r"[A-DF-Za-df-z]", text) else f"{text}{unit}"
+            if isinstance(whole, str) and re.fullmatch(r"[0-9.eE+-]+[kMGTPE]", whole):
+                whole += "FLOP/s"
+            factor = parse(whole, "FLOP/s", "set flops") / rate
+        if factor <= 0:
+            raise UsageError(f"set flops={shown(text)}: expected values above zero")
+        yield f"x{factor!r}"
 
 
 def _many(sweep: FigureSweep) -> Chip:

@@ -16,7 +16,7 @@ from roofline.hardware.library import find_alias, find_file
 from roofline.ir.errors import RooflineError, UnknownModel, UsageError, did_you_mean
 from roofline.ir.files import read_file, user_path
 from roofline.ir.text import shown
-from roofline.ir.units import parse
+from roofline.ir.units import limit as most
 from roofline.optimization.identity import chip_hash
 
 #: Suffixes of files that describe a program. A script is code: a fleet runs none.
@@ -96,7 +96,7 @@ class Question:
             name, equals, value = (each.strip() for each in part.partition("="))
             if name not in _LIMITS or not equals:
                 raise UsageError(f"limit {shown(text)}: expected latency=50ms, memory=40GiB, or both with a comma")
-            limits[f"{name}_limit"] = parse(value, _LIMITS[name], f"limit {name}")
+            limits[f"{name}_limit"] = most(f"limit {name}", value, _LIMITS[name])
         return limits
 
     @property

@@ -26,7 +26,8 @@ from roofline.ir.graph import Graph
 from roofline.ir.numbers import finite_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import one_of, prod
-from roofline.ir.units import format_si, parse
+from roofline.ir.units import format_si
+from roofline.ir.units import limit as most
 from roofline.passes.formats.quantize import chosen
 from roofline.quant.fronts import MOST_POINTS, Front, front
 from roofline.quant.sensitivities import Formats, Sensitivity, with_formats
@@ -234,7 +235,7 @@ def one_limit(limits: Mapping[str, Any]) -> tuple[str, float]:
         return "", 0.0
     what, limit = limited[0], limits[limited[0]]
     name = f"{what}_limit"
-    return what, parse(limit, _UNITS[what], name) if what in _UNITS else finite_number(name, limit, 0.0)
+    return what, most(name, limit, _UNITS[what]) if what in _UNITS else finite_number(name, limit, 0.0)
 
 
 def limit_text(what: str, limit: float) -> str:

@@ -25,6 +25,7 @@ from roofline.ir.errors import RooflineError, UnknownChip, UnknownModel, UsageEr
 from roofline.ir.files import whole_file
 from roofline.ir.graph import Graph
 from roofline.ir.units import format_bytes, format_si, parse
+from roofline.ir.units import limit as most
 from roofline.programs.library import models
 from roofline.view.explore.state import DEFAULT, MAX_AGAINST, State, unpack
 
@@ -60,10 +61,10 @@ def how(state: State, graph: Graph, batch: bool = True) -> dict[str, Any]:
 
 def limits(state: State) -> dict[str, Any]:
     """Return the limits that were given, as keywords of :func:`roofline.best_batch`."""
-    for name, unit in (("memory_limit", "B"), ("latency_limit", "s")):
-        if (text := getattr(state, name)) and parse(text, unit) <= 0:
-            raise UsageError(f"{text}: a limit is above zero")
-    return {name: text for name in ("memory_limit", "latency_limit") if (text := getattr(state, name))}
+    texts = {name: text for name in ("memory_limit", "latency_limit") if (text := getattr(state, name))}
+    for name, text in texts.items():
+        most(name, text, "B" if name == "memory_limit" else "s")
+    return texts
 
 
 def figures(state: State) -> tuple[float | None, dict[str, Any]]:
