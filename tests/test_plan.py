@@ -103,6 +103,24 @@ def test_split_servers_are_those_of_serve(small: rl.serving.Plan) -> None:
     np.testing.assert_allclose(small.rows.rate[rows], served.steady.rate, rtol=1e-9)
 
 
+def test_flags_admit_what_the_answer_was_worked_out_with() -> None:
+    """Users in a closed loop are a limit; of requests at random they are a mean, which half of the time is exceeded."""
+    asked: dict[str, Any] = {"prompt": 200, "new_tokens": 50, "counts": [1], "weights": ["own"], "cache": ["own"],
+                             "split": False, "backend": "vllm", "chunks": [2048]}  # fmt: skip
+    admitted = {}
+    for name, load in (("closed", {"tpot": "10 ms"}), ("random", {"qps": 4.0})):
+        made = rl.serving.plan("gpt2", "h100-sxm", points=8, **asked, **load)
+        assert made.best is not None
+        words = made.launches()[0].command
+        admitted[name] = (int(words[words.index("--max-num-seqs") + 1]), made.best)
+    (closed, users), (random, mean) = admitted["closed"], admitted["random"]
+    assert closed == users.users <= users.running
+    assert random == int(mean.running) > 10 * mean.users
+    again = rl.serving.serve("gpt2", "h100-sxm", prompt=200, new_tokens=50, qps=4.0, backend="vllm", chunk=2048,
+                             max_sequences=random)  # fmt: skip
+    assert again.ttft[0] == pytest.approx(mean.ttft, rel=1e-9)
+
+
 @pytest.mark.parametrize("backend", ["vllm", "sglang", "trtllm"])
 def test_a_plan_for_a_backend_is_serving_with_it(backend: str) -> None:
     """Times, memory, ranges and flags are those of the stack; alike servers and such that only read prompts."""

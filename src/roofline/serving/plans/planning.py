@@ -58,6 +58,7 @@ class Answer:
         new_tokens: Tokens of a request.
         price: Of all chips for an hour; ``None`` without prices.
         context: Positions of a sequence at most.
+        at_random: Whether requests come at random, so that users are a mean and not a limit.
     """
 
     arrangement: Arrangement
@@ -71,6 +72,7 @@ class Answer:
     new_tokens: int
     price: float | None
     context: int
+    at_random: bool = False
 
     @property
     def engine(self) -> Deployment:
@@ -162,9 +164,9 @@ class Answer:
     def servers(self, model: str) -> list[Server]:
         """Return its servers in the words of :mod:`roofline.serving.plans.flags`."""
         readers, decoders = self.arrangement.servers
-        each = self.users / (decoders * self.copies)
+        users = np.inf if self.at_random else np.ceil(self.users / (decoders * self.copies))
         decode = _server(self, self.engine, model, "both" if self.arrangement.reading is None else "decode",
-                         decoders * self.copies, int(min(max(np.ceil(each), 1), self.running)))  # fmt: skip
+                         decoders * self.copies, int(min(users, self.running)))  # fmt: skip
         if self.arrangement.reading is None:
             return [decode]
         reading = self.arrangement.reading
@@ -285,7 +287,7 @@ class Plan(Report):
         share = read / max(read + float(rows.decoding[at]), 1e-30)
         return Answer(one, copies, float(rows.users[at]) * copies, float(rows.ttft[at]), float(rows.tpot[at]),
                       float(rows.rate[at]) * copies, float(rows.running[at]), share, self.load.new_tokens, price,
-                      self.load.prompt + self.load.new_tokens)  # fmt: skip
+                      self.load.prompt + self.load.new_tokens, self.load.qps is not None)  # fmt: skip
 
     def _best(self, among: NDArray[np.bool_]) -> int | None:
         """Return the best of some candidates: the most for the money or the chips, of as much the fastest."""
