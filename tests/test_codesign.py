@@ -17,6 +17,7 @@ import roofline as rl
 from roofline.codesign import Goal, die_yield, dies, dies_per_wafer, search, silicon, technology
 from roofline.codesign.silicon import RETICLE, YIELDS, _transistors, energy
 from roofline.codesign.technology import SHIPPED
+from roofline.hardware.figures import FIGURES
 
 DECODE = "gpt2 decode batch=8 context=512"
 
@@ -125,6 +126,24 @@ def test_the_best_meets_every_limit_and_a_looser_one_never_takes_more(limit: flo
     assert strict.values[strict.best] == strict.values[strict.meets].min()
     assert loose.best is not None
     assert loose.values[loose.best] <= strict.values[strict.best]
+
+
+@pytest.mark.parametrize("base", ["h100-sxm", "mi300x", "tpu-v5e"])
+def test_a_chip_with_every_figure_as_it_is_takes_what_the_base_takes(base: str) -> None:
+    chip, made = rl.chip(base), silicon(base)
+    same = {name: "x1" for name, figure in FIGURES.items() if figure.known(chip)}
+    design = search(f"{DECODE}: 2ms", {"flops": "x1,x2", **same} if base == "h100-sxm" else same, base=base)
+    est = rl.estimate("gpt2", chip, phase="decode", mode="graph", batch=8, context=512)
+    assert design.silicon_at(0).parts == pytest.approx(dict(made.parts))
+    assert (design.values[0], np.ravel(design.chips.cost)[0]) == pytest.approx((made.area, made.cost), nan_ok=True)
+    assert design.times[0, 0] == pytest.approx(est.time)
+
+
+def test_matrix_units_are_counted_at_the_clock_of_their_peak() -> None:
+    # 989.4 TFLOP/s at 1.83 GHz, multipliers of 685,300 x (10/52)^2 transistors, 138.2 million of them in a mm2.
+    by_hand = 989.4e12 / (2 * 1.83e9) * 685_300 * (10 / 52) ** 2 / 138.2e6
+    design = search(f"{DECODE}: 2ms", {"flops": "x1,x2"})
+    assert [design.silicon_at(at).parts["matrix units"] for at in (0, 1)] == pytest.approx([by_hand, 2 * by_hand])
 
 
 def test_times_and_areas_of_many_chips_are_those_of_each() -> None:

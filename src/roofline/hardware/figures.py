@@ -1,9 +1,9 @@
 """The one way to alter a chip: its figures are edited one by one, and one rule says what becomes of their provenance.
 
 A what-if says that it is one: in its name, in the source of each figure (``what-if: was ...``) and in efficiencies,
-which are no longer measured; remarks on the old figure (its sparse peak, its clock, the vendor's words) go with it.
-An alteration that stands alone changes figures and nothing else, so that what they buy can be told from what is known
-of them.
+which are no longer measured; remarks on the old figure (its sparse peak, the vendor's words) go with it. Its clock
+stays: another peak is more or fewer units at that clock. An alteration that stands alone changes figures and nothing
+else, so that what they buy can be told from what is known of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FIGURE_UNITS = {
 _WHAT_IF = " (what-if)"
 #: Figures whose entry names a source, with their unit, and what a what-if forgets along with the old one.
 _SOURCED: dict[str, tuple[str, dict[str, Any]]] = {
-    "flops": ("FLOP/s", {"sparse": None, "clock": None, "note": ""}), "capacity": ("B", {"vendor": ""}),
+    "flops": ("FLOP/s", {"sparse": None, "note": ""}), "capacity": ("B", {"vendor": ""}),
     "bandwidth": ("B/s", {}),
 }  # fmt: skip
 
