@@ -373,7 +373,8 @@ KEYS = {
     # tune
     "m": "rows of the result", "n": "columns of it", "k": "elements that each adds up",
     "method": "how variants are chosen, how weights are rounded", "ranges": "how scales are found",
-    "weight": "the matrix", "bits_per_weight": "stored bits, scales included [bit]", "cosine": "of both, as vectors",
+    "weight": "the matrix", "bits_per_weight": "stored bits, scales included [bit]",
+    "unchanged": "matrices that stay as they were", "cosine": "of both, as vectors",
     "sqnr_db": "signal to noise of rounding [dB]", "largest_error": "over the largest magnitude",
     "output_sqnr_db": "of what it computes on the calibration inputs [dB]",
     "activations": "format that matmuls take their inputs in",

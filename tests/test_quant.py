@@ -226,6 +226,106 @@ def test_a_module_rounds_its_convolutions_by_their_windows() -> None:
 # --- against what others compute -------------------------------------------------------------------------------------
 
 
+def test_what_works_its_weight_out_anew_is_refused() -> None:
+    nn = pytest.importorskip("torch.nn")
+    made = nn.utils.parametrizations
+    with pytest.warns(FutureWarning):
+        old = nn.utils.weight_norm(nn.Linear(16, 16))
+    for layer in (made.weight_norm(nn.Linear(16, 16)), made.spectral_norm(nn.Linear(16, 16)), old):
+        with pytest.raises(rl.errors.UsageError, match="worked out anew in each forward"):
+            rl.quant.quantize_module(layer, recipe="int4-g16-sym")
+    with pytest.raises(rl.errors.UsageError, match="remove_weight_norm takes back"):
+        rl.quant.sensitivity(old, [1])
+
+
+def test_calibration_runs_as_inference_and_leaves_the_module_as_it_is() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    parts = torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(), torch.nn.ReLU()
+    net, x = torch.nn.Sequential(*parts, torch.nn.Linear(16, 4)), torch.randn(32, 16) * 3 + 1
+    net[1].eval()
+    net[1].momentum, state = 0.5, {name: each.clone() for name, each in net.state_dict().items()}
+    costs = rl.quant.sensitivity(net, [x], ["int8"]).rows
+    assert max(row.error for row in costs) < 1e-4
+    seen = rl.quant.observe(net, [x])
+    small = rl.quant.prune(net, x, by="activation", channels=8).module
+    assert [each.training for each in net] == [True, False, True, True, True] == [each.training for each in small]
+    assert all((each == state[name]).all() for name, each in net.state_dict().items())
+    assert (small[1].running_var == 1).all()
+    assert (seen["4.weight"].moment == rl.quant.observe(net.eval(), [x])["4.weight"].moment).all()
+
+
+def test_statistics_are_no_weights_to_prune_by() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    nn = torch.nn
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    with torch.no_grad():
+        for each in (net[0].weight, net[0].bias, net[1].weight, net[3].weight.transpose(0, 1)):
+            each[:4] *= 1e-4
+        net[1].running_var[:4] = 50
+    assert rl.quant.prune(net, torch.zeros(1, 3, 12, 12), channels=4).axes[0].indices.tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
+@pytest.mark.parametrize("padding", [(1, 2), "same"])
+def test_windows_are_padded_as_the_layer_does(mode: str, padding: Any) -> None:
+    torch = pytest.importorskip("torch")
+    conv, x = (
+        torch.nn.Conv2d(3, 4, (3, 5), padding=padding, padding_mode=mode).double(),
+        torch.randn(2, 3, 8, 8).double(),
+    )
+    wide = torch.nn.functional.pad(x, (2, 2, 1, 1), mode="constant" if mode == "zeros" else mode)
+    rows = torch.nn.functional.unfold(wide, (3, 5)).transpose(1, 2).reshape(-1, 45).numpy()
+    assert np.allclose(rl.quant.observe(conv, [x])["weight"].moment, rl.quant.hessian(rows), atol=1e-12)
+
+
+def test_layers_called_by_name_and_layers_that_share_a_weight() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+
+    class Twice(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+            self.two.weight = self.one.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.two(self.one(input=x))
+
+    net, x = Twice(), torch.randn(32, 16)
+    both = np.concatenate([x.numpy(), net.one(x).detach().numpy()])
+    assert np.allclose(rl.quant.observe(net, [x])["one.weight"].moment, rl.quant.hessian(both))
+    small = rl.quant.quantize_module(net, [x], rl.quant.Recipe("int4-g16-sym", "int8", "gptq", scales="static"))
+    assert [layer.method for layer in small.layers] == ["gptq"]
+    y = small.module.one(x)
+    assert (small.module.one(input=x) == y).all()
+    plain = torch.nn.functional.linear(y, small.module.two.weight, small.module.two.bias)
+    assert not (small.module.two(y) == plain).all()
+    assert small.module(x[:0]).shape == (0, 16)
+
+
+def test_what_stays_is_named() -> None:
+    torch = pytest.importorskip("torch")
+    small = rl.quant.quantize_module(torch.nn.MultiheadAttention(16, 2))
+    assert small.unchanged == ("in_proj_weight",)
+    assert "unchanged: in_proj_weight" in str(small)
+
+
+@pytest.mark.parametrize(("groups", "method"), [(1, "gptq"), (2, "nearest")])
+def test_convolutions_of_a_program_are_calibrated_as_those_of_a_module(groups: int, method: str) -> None:
+    torch = pytest.importorskip("torch")
+    conv, x = torch.nn.Conv2d(4, 8, 3, 2, 1, groups=groups, bias=False).double(), numbers(0, 2, 4, 9, 9)
+    b = rl.ops.Builder("conv", "fp32")
+    options = {"stride": 2, "padding": 1, "groups": groups}
+    graph = b.graph([b.op("conv2d", b.input("x", x.shape), b.weight("w", conv.weight.shape), name="y", **options)])
+    word = f"int4-g{36 // groups}-sym"
+    whole = rl.quant.quantize_weights(graph, {"w": conv.weight}, word, "gptq", batches=[{"x": x}]).layers[0]
+    own = rl.quant.quantize_module(conv, [torch.from_numpy(x)], rl.quant.Recipe(word, method="gptq")).layers[0]
+    assert (whole.method, whole.output_sqnr_db) == (own.method, own.output_sqnr_db) == (method, own.output_sqnr_db)
+    assert (whole.rounded.codes == own.rounded.codes).all()
+
+
 def test_nvfp4_is_the_published_procedure() -> None:
     torch, ml = pytest.importorskip("torch"), pytest.importorskip("ml_dtypes")
     x = numbers(3, 4, 64) * 10.0 ** numbers(4, 4, 64)

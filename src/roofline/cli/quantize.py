@@ -125,3 +125,5 @@ def _parts(result: QuantizedModel) -> Iterator[Any]:
         rows.append([*cells, "" if wide is None else f"{wide:.1f} dB"] if measured else cells)
     heads = "<weight|<format|?<rounding|SQNR|?cosine|?largest error"
     yield table(f"{heads}|SQNR of outputs" if measured else heads, rows)
+    if result.unchanged:
+        yield f"unchanged: {', '.join(result.unchanged)}"

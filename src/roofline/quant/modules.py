@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -16,7 +15,7 @@ from roofline.ops.rounding import Format, number_format, quantized
 from roofline.passes.formats.quantize import check_pair, words_for
 from roofline.passes.formats.scales import activation_format
 from roofline.quant.arrays import array, like
-from roofline.quant.observing import AXES, Seen, is_convolution, kind_of, layers_of, observe_module, weight_of
+from roofline.quant.observing import AXES, Seen, copied, is_convolution, kind_of, layers_of, observe_module, weight_of
 from roofline.quant.ranges import Range, calibrate
 from roofline.quant.recipes import Layer, QuantizedModel, Recipe, round_layer
 from roofline.quant.smoothing import smooth
@@ -59,8 +58,8 @@ def quantize_module(module: Any, batches: Iterable[Any] = (), recipe: Recipe | s
         recipe = Recipe(recipe)
     if recipe.weights is None:
         recipe = replace(recipe, weights=recipe.activations)
-    result, batches = copy.deepcopy(module).eval(), list(batches)
-    words = _words(result, recipe)
+    words, batches = _words(module, recipe), list(batches)
+    result = copied(module).eval()
     reads = {} if recipe.activations is None else {name: _read_in(result, name, words[name], recipe) for name in words}
     if not batches and recipe.calibrates:
         raise UsageError("quantize_module: GPTQ, static scales and smoothing need calibration batches")
@@ -68,10 +67,13 @@ def quantize_module(module: Any, batches: Iterable[Any] = (), recipe: Recipe | s
         _smooth(result, batches, recipe.smooth)
     seen = observe_module(result, batches, keep=recipe.has_static_scales)
     layers = [_rounded(result, name, word, recipe, seen[name]) for name, word in words.items()]
+    layers_by_name = layers_of(result)
     for name, form in reads.items():
-        layer = result.get_submodule(name)
-        layer.register_forward_pre_hook(_Rounding.of(layer, form, recipe, seen[name]))
-    return QuantizedModel(type(module).__name__, recipe, tuple(layers), module=result)
+        for layer in layers_by_name[name]:
+            layer.register_forward_pre_hook(_Rounding.of(layer, form, recipe, seen[name]), with_kwargs=True)
+    done = {id(layers_by_name[name][0].weight) for name in words}
+    rest = tuple(name for name, each in result.named_parameters() if each.ndim > 1 and id(each) not in done)
+    return QuantizedModel(type(module).__name__, recipe, tuple(layers), module=result, unchanged=rest)
 
 
 def _check_torch() -> None:
@@ -90,6 +92,12 @@ def _words(module: torch.nn.Module, recipe: Recipe) -> dict[str, str]:
         raise UsageError(
             f"{type(module).__name__} has no linear layer or convolution to quantise, or all are excluded; "
             "keep=() excludes none"
+        )
+    if made := [name for name in chosen if "weight" not in module.get_submodule(name)._parameters]:
+        raise UsageError(
+            f"{weight_of(made[0])} is worked out anew in each forward (weight_norm, spectral_norm, a pruning mask), so "
+            "that rounding it would change nothing; make it a parameter first: torch.nn.utils.parametrize."
+            "remove_parametrizations(layer, 'weight'), torch.nn.utils.remove_weight_norm or prune.remove"
         )
     return chosen
 
@@ -117,9 +125,7 @@ def _rounded(module: torch.nn.Module, name: str, word: str, recipe: Recipe, seen
     import torch
 
     layer: Any = module.get_submodule(name)
-    if seen.moment is None:  # grouped convolutions, and layers that something else than their forward reads
-        recipe = replace(recipe, method="nearest")
-    made = round_layer(weight_of(name), array(layer.weight), word, AXES[kind_of(layer)], recipe, seen.moment)
+    made = round_layer(weight_of(name), array(layer.weight), word, AXES[kind_of(layer)], recipe, seen)
     with torch.no_grad():
         layer.weight.copy_(like(made.rounded.values, layer.weight))
     return made
@@ -152,8 +158,13 @@ class _Rounding:
         form = number_format(form.name, per="tensor")
         return cls(form, axis, calibrate(seen.inputs, form, recipe.ranges) if seen.inputs else None)
 
-    def __call__(self, layer: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not args:  # named arguments
-            return args
+    def __call__(self, layer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if args:
+            return (self._rounded(args[0]), *args[1:]), named
+        return args, {name: self._rounded(x) if at == 0 else x for at, (name, x) in enumerate(named.items())}
+
+    def _rounded(self, x: Any) -> Any:
+        if not x.numel():
+            return x
         limits = (None, None) if self.within is None else (self.within.low, self.within.high)
-        return (like(quantized(array(args[0]), self.form, self.axis, *limits).values, args[0]), *args[1:])
+        return like(quantized(array(x), self.form, self.axis, *limits).values, x)

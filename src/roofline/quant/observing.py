@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from roofline.ir.graph import Graph, Node
 from roofline.ops.elements import Array
 from roofline.ops.reference import run
 from roofline.ops.registry import OPS
+from roofline.ops.windows import padded, per_axis, taps, window
 from roofline.passes.formats.quantize import weight_matrices
 from roofline.passes.rewriting.clean import settled
 from roofline.quant.arrays import array, check_given, finite
@@ -34,7 +37,7 @@ class Seen:
     From :func:`roofline.quant.observe`.
 
     Attributes:
-        rows: How many rows it read.
+        rows: How many rows it read, of all layers that have it.
         moment: ``2 X^T X / rows``, as GPTQ takes it; of convolutions, of their windows. ``None`` where it read nothing,
             or is no matmul of rows (grouped convolutions).
         largest: Of each input channel, the largest magnitude, as SmoothQuant takes it.
@@ -64,7 +67,7 @@ def observe(
     """Run calibration batches and look at what each matrix is multiplied by.
 
     Args:
-        program: A PyTorch module, or a graph, which runs in numpy.
+        program: A PyTorch module, which runs as in ``eval()`` and stays as it is, or a graph, which runs in numpy.
         batches: Of a module: tensors, tuples of arguments, or dictionaries of keyword arguments. Of a graph: arrays by
             the name of an input.
         weights: Of a graph: arrays by the name of a weight.
@@ -98,7 +101,7 @@ def _observe_graph(
 ) -> dict[str, Seen]:
     matrices = {
         matrix.node.name: matrix for matrix in weight_matrices(graph)
-        if OPS[matrix.node.op].kind == "matmul" and matrix.position == 1
+        if OPS[matrix.node.op].kind in ("matmul", "conv") and matrix.position == 1
     }  # fmt: skip
     seen = {matrix.root: Seen() for matrix in matrices.values()}
     if drawn := left_open(graph, [matrix.node.inputs[0] for matrix in matrices.values()]):
@@ -111,12 +114,31 @@ def _observe_graph(
     def watch(node: Node, inputs: list[Array], result: Array) -> None:
         if node.name in matrices:
             x = finite(inputs[0], f"what {node.name} reads in calibration")
-            seen[matrices[node.name].root].add(x, x.reshape(-1, x.shape[-1]), -1, keep)
+            is_image = OPS[node.op].kind == "conv"
+            rows = _image_rows(node, x, inputs[1]) if is_image else x.reshape(-1, x.shape[-1])
+            seen[matrices[node.name].root].add(x, rows, 1 if is_image else -1, keep)
 
     numbers = {name: array(each, name) for name, each in weights.items()}
     for batch in batches:
         run(graph, {**numbers, **{name: array(each, name) for name, each in batch.items()}}, 0, False, watch, {})
     return seen
+
+
+def _image_rows(node: Node, x: Array, weight: Array) -> Array | None:
+    attrs, axes = dict(node.attrs), x.ndim - 2
+    if node.op != f"conv{axes}d" or attrs.get("groups", 1) > 1:
+        return None
+    steps = (per_axis(attrs.get(each, 1), axes) for each in ("stride", "dilation"))
+    return _windows(padded(x, attrs.get("padding", 0)), weight.shape[2:], *steps)
+
+
+def _windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
+    """Return what each output of a convolution of padded images sums over, as rows (im2col)."""
+    sizes = zip(x.shape[2:], kernel, stride, dilation, strict=True)
+    counts = [window(size, wide, step, 0, gap) for size, wide, step, gap in sizes]
+    seen = np.stack([x[:, :, *places] for _, places in taps(kernel, stride, dilation, counts)], axis=2)
+    columns = seen.shape[1] * seen.shape[2]
+    return seen.reshape(len(x), columns, -1).swapaxes(1, 2).reshape(-1, columns)
 
 
 def left_open(graph: Graph, names: Iterable[str]) -> list[str]:
@@ -136,14 +158,28 @@ def left_open(graph: Graph, names: Iterable[str]) -> list[str]:
 # --- modules ---------------------------------------------------------------------------------------------------------
 
 
-def layers_of(module: torch.nn.Module) -> dict[str, Any]:
-    """Return the linear layers and convolutions of a module by name; those that share a weight once."""
-    every: dict[str, Any] = {}
-    weights: set[int] = set()
+def copied(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of a module.
+
+    Raises:
+        UsageError: It has none.
+    """
+    try:
+        return copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(
+            f"{type(module).__name__} cannot be copied ({str(error).splitlines()[0]}); what torch.nn.utils.weight_norm "
+            "made of a layer, torch.nn.utils.remove_weight_norm takes back"
+        ) from None
+
+
+def layers_of(module: torch.nn.Module) -> dict[str, list[Any]]:
+    """Return the linear layers and convolutions of a module; those that share a weight by the name of the first."""
+    first: dict[int, str] = {}
+    every: dict[str, list[Any]] = {}
     for name, each in module.named_modules():
-        if kind_of(each) and id(each.weight) not in weights:
-            every[name] = each
-            weights.add(id(each.weight))
+        if kind_of(each):
+            every.setdefault(first.setdefault(id(each._parameters.get("weight", each)), name), []).append(each)
     return every
 
 
@@ -164,38 +200,53 @@ def is_convolution(layer: Any) -> bool:
 
 def observe_module(module: torch.nn.Module, batches: Iterable[Any], keep: bool = False) -> dict[str, Seen]:
     """Run batches and return what layers read, by their names."""
-    import torch
-
     layers = layers_of(module)
     seen = {name: Seen() for name in layers}
 
-    def look(name: str, read: Any) -> None:
-        layer, x = layers[name], finite(array(read), f"what {name} reads in calibration")
+    def look(name: str, layer: Any, read: Any) -> None:
+        x = finite(array(read), f"what {name} reads in calibration")
         seen[name].add(x, _rows(layer, x), 1 - layer.weight.ndim if is_convolution(layer) else -1, keep)
 
-    with hooked(layers, look), torch.no_grad():
+    with hooked(module, layers, look):
         for batch in batches:
             call(module, batch)
     return seen
 
 
 @contextmanager
-def hooked(layers: Mapping[str, Any], look: Callable[[str, Any], None]) -> Iterator[None]:
-    """Show what layers read, with their names; not what they are given by keyword."""
+def hooked(
+    module: torch.nn.Module, layers: Mapping[str, Iterable[Any]], look: Callable[[str, Any, Any], None]
+) -> Iterator[None]:
+    """Show what layers read, with their names, while a module rests."""
 
-    def hook(name: str) -> Callable[..., None]:
-        def show(layer: Any, args: tuple[Any, ...]) -> None:
-            if args:
-                look(name, args[0])
+    def show(name: str, layer: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        look(name, layer, args[0] if args else next(iter(named.values()), None))
 
-        return show
-
-    handles = [layer.register_forward_pre_hook(hook(name)) for name, layer in layers.items()]
+    handles = [
+        layer.register_forward_pre_hook(partial(show, name), with_kwargs=True)
+        for name, every in layers.items() for layer in every
+    ]  # fmt: skip
     try:
-        yield
+        with resting(module):
+            yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def resting(module: torch.nn.Module) -> Iterator[None]:
+    """Run a module as for inference, without gradients; each part is in the mode that it was in afterwards."""
+    import torch
+
+    modes = [(each, each.training) for each in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for each, mode in modes:
+            each.training = mode
 
 
 def call(module: Callable[..., Any], batch: Any) -> Any:
@@ -205,16 +256,17 @@ def call(module: Callable[..., Any], batch: Any) -> Any:
     return module(*batch) if isinstance(batch, tuple | list) else module(batch)
 
 
+#: How convolutions pad, as :func:`numpy.pad` calls it.
+_PADS: dict[str, Any] = {"zeros": "constant", "circular": "wrap", "reflect": "reflect", "replicate": "edge"}
+
+
 def _rows(layer: Any, x: Array) -> Array | None:
-    """Return what each output sums over as rows: of a convolution, its windows (im2col)."""
+    """Return what each output sums over as rows: of a convolution, its windows."""
     if not is_convolution(layer):
         return x.reshape(-1, x.shape[-1])
-    if layer.weight.ndim > 4 or layer.groups > 1 or isinstance(layer.padding, str):
+    if layer.groups > 1:
         return None
-    import torch
-
-    sizes = [layer.kernel_size, layer.dilation, layer.padding, layer.stride]
-    if layer.weight.ndim < 4:  # as an image of one row
-        x, sizes = x[..., None, :], [(neutral, *size) for neutral, size in zip((1, 1, 0, 1), sizes, strict=True)]
-    windows = torch.nn.functional.unfold(torch.from_numpy(x), *sizes)
-    return np.asarray(windows.transpose(-2, -1).reshape(-1, windows.shape[-2]))
+    flat = layer._reversed_padding_repeated_twice  # from the last axis on, as torch.nn.functional.pad has it
+    sides = [(0, 0), (0, 0), *list(zip(flat[::2], flat[1::2], strict=True))[::-1]]
+    images = np.pad(x.reshape(-1, *x.shape[1 - layer.weight.ndim :]), sides, mode=_PADS[layer.padding_mode])
+    return _windows(images, layer.kernel_size, layer.stride, layer.dilation)

@@ -14,7 +14,6 @@ which of their indices stay and slices every weight that has them. Scores of an 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -30,7 +29,7 @@ from roofline.ops.registry import OPS, Array
 from roofline.passes.parallel.axes import Atom, Axes, Span
 from roofline.passes.rewriting.prune import prune as prune_graph
 from roofline.passes.rewriting.prune import shrinking
-from roofline.quant.observing import hooked, is_convolution, kind_of, layers_of, weight_of
+from roofline.quant.observing import copied, hooked, is_convolution, kind_of, layers_of, resting, weight_of
 
 By = Literal["weight", "activation", "taylor"]
 
@@ -146,7 +145,8 @@ def prune(
     one_of("by", by, get_args(By))
     every = {"heads": heads, "channels": channels, "hidden": hidden}
     amounts = {what: amount for what, amount in every.items() if amount is not None}
-    graph = from_torch(module, *args)
+    with resting(module):
+        graph = from_torch(module, *args)
     smaller = prune_graph(graph, **amounts, where=where, unit=unit)
     axes, sizes = shrinking(graph, amounts, where, unit)
     weights = {name: tensor.detach().numpy() for name, tensor in module.state_dict().items() if name in graph.tensors}
@@ -154,7 +154,7 @@ def prune(
     less = {atom: size for atom, size in sizes.items() if size < _size(atom)}
     rows = tuple(_row(axes, atom, size, batches, weights, by) for atom, size in less.items())
     indices = {atom: row.indices for atom, row in zip(less, rows, strict=True)}
-    small = copy.deepcopy(module)
+    small = copied(module)
     _slice(small, {name: _indices(axes.spans(name), indices) for name in weights}, smaller)
     _check_runs(small, args)
     return Pruned(small, graph, smaller, by, rows)
@@ -244,10 +244,11 @@ def _batches(
         return
     squares = _mean_squares(module, args) if by == "activation" else {}
     summed = {node.inputs[1] for node in graph.nodes if OPS[node.op].kind in ("matmul", "conv")}
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     yield {
         name: weight.astype(np.float64) ** 2 * (squares[name].reshape(-1, *[1] * (weight.ndim - 2)) if squares else 1)
         for name, weight in weights.items()
-        if not squares or name in summed & squares.keys()
+        if name in (summed & squares.keys() if squares else parameters)
     }
 
 
@@ -265,19 +266,19 @@ def _taylor(module: Any, loss: Any, weights: Mapping[str, Array]) -> dict[str, A
 
 def _mean_squares(module: Any, args: Sequence[Any]) -> dict[str, Array]:
     """Mean square of each channel that linear layers and convolutions read, by the name of their weight."""
-    import torch
+    totals: dict[str, Array] = {}
+    counts: dict[str, int] = {}
+    layers = {name: uses for name, uses in layers_of(module).items()
+              if kind_of(uses[0]) != "Conv1D" and getattr(uses[0], "groups", 1) == 1}  # fmt: skip
 
-    squares: dict[str, Array] = {}
-    layers = {name: layer for name, layer in layers_of(module).items()
-              if kind_of(layer) != "Conv1D" and getattr(layer, "groups", 1) == 1}  # fmt: skip
+    def look(name: str, layer: Any, read: Any) -> None:
+        moved = read.detach().double().movedim(1 if is_convolution(layer) else -1, 0).flatten(1)
+        totals[name] = totals.get(name, 0.0) + moved.square().sum(1).numpy()
+        counts[name] = counts.get(name, 0) + moved.shape[1]
 
-    def look(name: str, read: Any) -> None:
-        moved = read.detach().double().movedim(1 if is_convolution(layers[name]) else -1, 0).flatten(1)
-        squares[weight_of(name)] = moved.square().mean(1).numpy()
-
-    with hooked(layers, look), torch.no_grad():
+    with hooked(module, layers, look):
         module(*args)
-    return squares
+    return {weight_of(name): total / counts[name] for name, total in totals.items()}
 
 
 # --- the smaller module ----------------------------------------------------------------------------------------------
@@ -325,10 +326,8 @@ def _note(layer: Any, groups: int) -> None:
 
 
 def _check_runs(module: Any, args: Sequence[Any]) -> None:
-    import torch
-
     try:
-        with torch.no_grad():
+        with resting(module):
             module(*args)
     except (RuntimeError, ValueError) as error:
         raise UsageError(

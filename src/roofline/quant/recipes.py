@@ -19,6 +19,7 @@ from roofline.ops.rounding import Axis, Format, Quantized, axes_of, rows_of
 from roofline.passes.formats.quantize import Weights, quantize
 from roofline.quant.arrays import deviation, finite
 from roofline.quant.formats import round_to
+from roofline.quant.observing import Seen
 from roofline.quant.ranges import Method, within
 from roofline.quant.secondorder import Order, checked_moment, gptq, output_error
 from roofline.quant.words import as_format, stored_as
@@ -131,6 +132,7 @@ class QuantizedModel(Report):
         program: The program with its formats for predictions, or ``None``.
         module: The PyTorch module that rounds, or ``None``.
         arrays: Of a program, all weights by name, rounded or not, as :func:`roofline.ops.execute` takes them.
+        unchanged: Names of the matrices that stay as they were.
     """
 
     name: str
@@ -139,6 +141,7 @@ class QuantizedModel(Report):
     program: Graph | None = None
     module: Any = None
     arrays: Mapping[str, Any] = field(default_factory=dict)
+    unchanged: tuple[str, ...] = ()
     schema = "quantized"
 
     @property
@@ -173,7 +176,8 @@ class QuantizedModel(Report):
         """Return what all matrices take."""
         stored = sum(each.bits for each in self.weights.values())
         elements = sum(each.codes.size for each in self.weights.values())
-        return {"weights_bytes": stored / 8, "bits_per_weight": stored / elements if elements else None}
+        bits = stored / elements if elements else None
+        return {"weights_bytes": stored / 8, "bits_per_weight": bits, "unchanged": list(self.unchanged)}
 
     def __str__(self) -> str:
         rows = [
@@ -183,7 +187,8 @@ class QuantizedModel(Report):
         ]
         whole = self.summary()
         size = f"{whole['weights_bytes'] / 1e6:.4g} MB, {whole['bits_per_weight']:.3f} bits per weight"
-        return "\n".join((f"{self.name}: {len(self.layers)} matrices, {size}", *rows))
+        rest = [f"  unchanged: {', '.join(self.unchanged)}"] if self.unchanged else []
+        return "\n".join((f"{self.name}: {len(self.layers)} matrices, {size}", *rows, *rest))
 
     __repr__ = __str__
 
@@ -193,12 +198,14 @@ class QuantizedModel(Report):
 
 
 def round_layer(
-    name: str, weight: Array, word: str | Format, axis: Axis, recipe: Recipe, moment: Array | None = None
+    name: str, weight: Array, word: str | Format, axis: Axis, recipe: Recipe, seen: Array | Seen | None = None
 ) -> Layer:
-    """Round one matrix as a recipe says, and measure what that does."""
+    """Round one matrix as a recipe says, and measure what that does; to the nearest where no rows were seen."""
     width = rows_of(finite(weight, name), axes_of(axis, weight.ndim)).shape[-1]
+    moment, is_blind = (seen.moment, seen.moment is None) if isinstance(seen, Seen) else (seen, False)
     form, moment = as_format(word, width, name), None if moment is None else checked_moment(moment, width, name)
-    if recipe.method == "gptq":
+    method: How = "nearest" if is_blind else recipe.method
+    if method == "gptq":
         if moment is None:
             raise UsageError(
                 f"{name}: method='gptq' needs calibration inputs: inputs={{{name!r}: ...}} (--calibration FILE)"
@@ -212,4 +219,4 @@ def round_layer(
         rows, change = (rows_of(each, rounded.axis) for each in (weight, rounded.values - weight))
         power, noise = (output_error(each.reshape(-1, len(moment)), moment).sum() for each in (rows, change))
         sqnr = decibels(float(power), float(noise))
-    return Layer(name, rounded, recipe.method, deviation(weight, rounded.values), sqnr)
+    return Layer(name, rounded, method, deviation(weight, rounded.values), sqnr)

@@ -25,7 +25,7 @@ from roofline.ops.registry import Array
 from roofline.passes.formats.quantize import chosen, quantize
 from roofline.quant.arrays import array, finite
 from roofline.quant.modules import captured, quantize_module
-from roofline.quant.observing import call, left_open
+from roofline.quant.observing import call, copied, left_open
 from roofline.quant.recipes import Recipe
 from roofline.quant.weights import quantize_weights
 
@@ -141,7 +141,7 @@ def sensitivity(
     """Measure what each layer's quantisation alone costs, in each of some formats.
 
     Args:
-        program: A ``torch.nn.Module``, which stays as it is, or a graph.
+        program: A ``torch.nn.Module``, which runs as in ``eval()`` and stays as it is, or a graph.
         batches: Calibration inputs. Of a module: tensors, tuples of arguments or dictionaries of keyword arguments;
             of a graph: arrays by input name.
         formats: Words of :func:`roofline.passes.quantize`; a layer whose rows a group does not divide goes without.
@@ -224,8 +224,8 @@ class _OfModule:
     """A PyTorch module to be quantised again and again."""
 
     def __init__(self, module: Any, batches: Sequence[Any], recipe: Recipe) -> None:
-        self.module, self.batches, self.recipe = module, batches, recipe
-        self.graph = captured(module, batches[0])
+        self.module, self.batches, self.recipe = copied(module).eval(), batches, recipe
+        self.graph = captured(self.module, batches[0])
 
     def rounded(self, formats: Formats) -> Any:
         """Return the module with these formats; itself for none."""

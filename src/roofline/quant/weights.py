@@ -6,8 +6,6 @@ import glob
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Graph, check_graph
 from roofline.ops.elements import Array
@@ -64,9 +62,9 @@ def quantize_weights(
     recipe = Recipe(format, method=method, keep=keep, **how)  # type: ignore[arg-type]
     numbers = {name: array(each, name) for name, each in weights.items()}
     _check_names(graph, numbers, inputs or {})
-    moments = {name: _moment(each) for name, each in (inputs or {}).items()}
+    seen = {name: _seen(each) for name, each in (inputs or {}).items()}
     if batches := list(batches):
-        moments |= {name: each.moment for name, each in observe(graph, batches, numbers).items()}
+        seen |= observe(graph, batches, numbers)
     layers, words = [], {}
     for matrix, word in chosen(graph, format, keep):
         name = matrix.root
@@ -75,10 +73,12 @@ def quantize_weights(
         check_given(numbers, [name], graph.name)
         form = as_format(word, matrix.row)
         words[name] = stored_as(form)
-        layers.append(round_layer(name, numbers[name], form, matrix.summed, recipe, moments.get(name)))
+        layers.append(round_layer(name, numbers[name], form, matrix.summed, recipe, seen.get(name)))
     program = quantize(graph, weights={"*": None, **{glob.escape(each): word for each, word in words.items()}}, keep=())
     rounded = {layer.name: layer.rounded for layer in layers}
-    return QuantizedModel(graph.name, recipe, tuple(layers), program, arrays={**numbers, **rounded})
+    matrices = (name for name, each in graph.tensors.items() if each.kind == "weight" and len(each.shape) >= _MATRIX)
+    rest = tuple(name for name in matrices if name not in words)
+    return QuantizedModel(graph.name, recipe, tuple(layers), program, arrays={**numbers, **rounded}, unchanged=rest)
 
 
 def quantize_arrays(
@@ -121,20 +121,24 @@ def quantize_arrays(
     names = {each: (each, each.removesuffix(".weight")) for each in weights}
     if rounded := [each for each in weights if each.endswith(".codes") and f"{each[:-6]}.scale" in weights]:
         raise UsageError(f"{name}: {rounded[0]!r} was rounded already; roofline.quant.load reads it")
-    layers = []
-    for each, word in words_for(names, format, keep).items():
+    layers, rest, formats = [], list[str](), words_for(names, format, keep)
+    for each in names:
         stored = weights[each]
-        numbers = np.empty(0) if is_whole(stored) else array(stored, each)
-        if numbers.ndim >= _MATRIX and numbers.size:
-            read = next((inputs[one] for one in names[each] if inputs and one in inputs), None)
-            moment = None if read is None else _moment(read)
-            layers.append(round_layer(each, numbers, word, _summed(numbers), recipe, moment))
+        stored = stored if hasattr(stored, "shape") else array(stored, each)
+        if is_whole(stored) or len(stored.shape) < _MATRIX or 0 in stored.shape:
+            continue
+        if each not in formats:
+            rest.append(each)
+            continue
+        read = next((_seen(inputs[one]) for one in names[each] if inputs and one in inputs), None)
+        numbers = array(stored, each)
+        layers.append(round_layer(each, numbers, formats[each], _summed(numbers), recipe, read))
     if not layers:
         raise UsageError(
             f"{name}: no matrix to quantise, or all are excluded or of whole numbers; keep=() excludes none "
             "(--weights int8,NAME=int8)"
         )
-    return QuantizedModel(name, recipe, tuple(layers))
+    return QuantizedModel(name, recipe, tuple(layers), unchanged=tuple(rest))
 
 
 _MATRIX = 2
@@ -148,8 +152,8 @@ def _summed(weight: Array) -> tuple[int, ...]:
     return tuple(range(1, weight.ndim)) if is_kernel else (weight.ndim - 1,)
 
 
-def _moment(seen: Any) -> Array | None:
-    return seen.moment if isinstance(seen, Seen) else hessian(seen)
+def _seen(inputs: Any) -> Array | Seen:
+    return inputs if isinstance(inputs, Seen) else hessian(inputs)
 
 
 def _check_names(graph: Graph, numbers: Mapping[str, Array], inputs: Mapping[str, Any]) -> None:
