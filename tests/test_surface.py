@@ -81,6 +81,9 @@ CHIP_CALLS: dict[str, Callable[[Any], Any]] = {
     "diagnosis.check_ops": lambda chip: rl.diagnosis.check_ops(
         [{"op": "gemm", "dtype": "bf16", "m": 64, "n": 64, "k": 64, "time_us": 9}], chip
     ),
+    "quant.formats_within": lambda chip: rl.quant.formats_within(
+        {"w": [[1.0, 2.0]]}, ["int8"], latency_limit="1 ms", chip=chip
+    ),
 }  # fmt: skip
 #: Neither: they take code, a trace, sensitivities, a plan or several programs beside the chip.
 OTHERS = {
