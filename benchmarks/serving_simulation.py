@@ -58,7 +58,7 @@ def compared(service: Any, at: int, kind: str) -> dict[str, Any]:
     """Simulate one load of a service, and return both."""
     value, began = service.values[at], time.perf_counter()
     load = (
-        {"concurrency": round(value), "requests": max(200, 4 * round(value))}
+        {"concurrency": round(value), "requests": max(200, 8 * round(value))}
         if kind == "users"
         else {"qps": value, "requests": 2000}
     )

@@ -18,26 +18,33 @@ The policy, which :mod:`roofline.serving.simulation` replays event by event:
 
 That is how vLLM schedules (https://docs.vllm.ai/en/v0.10.0/configuration/optimization.html, "Chunked prefill").
 
-Closed loop, with ``n`` running, prompts of ``r`` tokens that no cache holds, ``D`` decode steps a request and ``c``
-tokens of prompts in a step: requests whose prompts end in the same step end in the same step, so that their successors'
-prompts come together again. A request's life is ``k = ceil(r / c)`` steps of reading and ``D`` of decoding; the ``n``
-prompts of that time take ``s`` mixed steps. Where ``s`` is less than ``k + D``, the others are plain decode steps:
+Closed loop, with ``n`` running, ``D`` decode steps a request, and prompts that fill ``x`` steps each. All users begin
+at once, so that prompts follow each other without a gap: one comes with the end of a step, in whose successor the one
+before it may still be read, and takes ``1 + x`` steps in the mean. In the next round the first of them begin together
+with a step, as many as it has room for: ``m = floor(f)`` of ``f = 1 / (x - ceil(x) + 1)`` prompts then take ``ceil(x)``
+steps each and end before the next ones come. The first one that straddles two steps comes a step later from then on,
+and the next group begins with it: every ``m / (f - m)`` prompts one straddles, and a round puts so many in order. With
+the share ``g`` of those in order, on average over the rounds that count:
 
-    cycle = s * t(mixed) + (k + D - s) * t(decode)
-    first token = k * t(mixed);  per token = (cycle - first token) / (new tokens - 1)
+    first token = g * ceil(x) * t(group) + (1 - g) * (1 + x) * t(full)
+    mixed steps = g * n / m * (m * (ceil(x) - 1) + 1) + (1 - g) * n * x
+    cycle = mixed steps, and plain decode steps up to D and those before the first token
 
-Else all steps are mixed and full, the cycle has as many as hold all tokens, ``n (r + D) / chunk``, and what is left of
-it after ``D`` decode steps passes before the first token. Requests that find no blocks wait: by Little's law (1961,
+Where all tokens fill more steps, all are mixed and full, the cycle has ``n (r + D) / chunk`` of them, and what is left
+of it after ``D`` decode steps passes before the first token. Requests that find no blocks wait: by Little's law (1961,
 "A Proof for the Queuing Formula L = lambda W") ``users = rate * (first token + (new tokens - 1) * per token)``.
 
-Requests whose lengths differ by a share ``spread`` of the longest come apart: a prompt comes when another request ends,
-together with ``(n - 1) / (spread * D)`` others in the first round and fewer in each later one. Each of the others'
-prompts stalls a request once where it decodes, ``m`` of them in a step:
+Requests that differ in their decode steps, by their lengths or by drafts that are accepted, come apart: after ``k``
+answers the ends of those that began together have ``k`` times the variance of one, and are about normal, so that two of
+them end in the same step with probability ``1 / (2 sqrt(pi) s)``, and in the end with that of any two steps of a life.
+Prompts that come together are read together; each of the others' prompts stalls a request once where it decodes, ``m``
+of them in a step:
 
     (new tokens - 1) * per token = D * t(decode) + (n - 1) * share of a life * (t(mixed, m) - t(decode)) / m
 
-and one that finds others before it waits as in a queue of constant times (Pollaczek and Khinchine, without vacations: a
-step has just ended when its user asks again, unless the server adds to each request).
+and one that finds others from earlier steps waits as in a queue of constant times (Pollaczek and Khinchine), counted in
+steps. A step has just ended when its user asks again, unless the server adds to each request: then it comes in a step,
+in a long one more likely, and waits ``mean(t^2) / (2 mean(t))`` for its end (Kleinrock 1975, Queueing Systems, 5.2).
 
 Open loop: a prompt in the queue takes ``S = t(full) * r / c``, and waits by the formula of Pollaczek and Khinchine with
 the decode steps in between as vacations (Fuhrmann and Cooper 1985, "Stochastic Decompositions in the M/G/1 Queue with
@@ -76,11 +83,8 @@ Floats = NDArray[np.float64]
 ROUNDS, SAMPLES = 60, 64
 #: Largest share of time that a queue may be busy for figures to be worked out.
 BUSY = 1 - 1e-9
-#: Requests that began together end within ``spread * D`` steps, and further apart in each round, as the square root of
-#: how many there were; on average over a measurement of ten rounds.
-WIDER = 1.9
-#: Load at most of a queue in a closed loop, whose requests are too few to make it endless.
-BUSIEST = 0.95
+#: Rounds of a closed loop over which means are taken: of ten, without two in which the server fills.
+COUNTED = np.arange(3, 11)
 #: Passes in which prompts that come together, and wait for each other, are found; and what stands for nothing.
 PASSES, TINY = 3, 1e-30
 #: To what share the largest rate is found.
@@ -112,6 +116,11 @@ class Speculation:
             (3.69, 1.0)
         """
         return float(sum(self.accepted**i for i in range(self.drafted + 1)))
+
+    @property
+    def variance(self) -> float:
+        """Variance of the tokens of a step."""
+        return float(sum((2 * i + 1) * self.accepted**i for i in range(self.drafted + 1))) - self.tokens**2
 
     def step(self, steps: Times, tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1) -> Floats:
         """Return the time of a step that verifies what is drafted, and of drafting it [s].
@@ -190,6 +199,12 @@ class Work:
     def decode_steps(self) -> float:
         """Steps after the first token."""
         return (self.new_tokens - 1) / self.speculation.tokens
+
+    @property
+    def variance(self) -> float:
+        """Variance of the decode steps of a request: lengths differ, and drafts that are accepted (a renewal process)."""
+        width = self.spread / (1 - self.spread / 2) * self.decode_steps
+        return width**2 / 12 + self.decode_steps * self.speculation.variance / self.speculation.tokens**2
 
     @property
     def context(self) -> float:
@@ -281,7 +296,7 @@ def closed_loop(steps: StepTimes, work: Work, users: Any, waves: bool = True) ->
     wave = last = np.zeros_like(n)
     if waves or not work.mixed:
         wave, last = _first_wave(engine, n)
-    if work.spread:
+    if work.variance:
         state = _at_random(engine, n)
     else:
         state = _side_by_side(engine, n) if work.mixed else _in_turns(engine, n, wave, last)
@@ -300,28 +315,64 @@ def closed_loop(steps: StepTimes, work: Work, users: Any, waves: bool = True) ->
 def _side_by_side(engine: _Engine, n: Floats) -> Steady:
     """Prompts in the steps that decode: some of the steps of a request's life, or all of them."""
     work, read, each = engine.work, engine.work.reads, engine.work.decode_steps
-    own, together, steps = _mixed_steps(work, n)
-    life = own + each
-    full = n * (read + each * (work.speculation.drafted + 1)) / work.chunk
-    bound = (steps > life) & (full > life)
-    length, plain = np.where(bound, full, life), engine.decode(n)
-    # Full steps, and one with the prompts that are left; where a prompt takes several, all are alike.
-    whole = np.where(own > 1, steps, np.floor(n / together + 1e-9))
-    rest = np.where(own > 1, 0.0, n - whole * together)
-    reading = n * own / steps
-    tokens, at_once = np.where(own > 1, n * read / steps, together * read), np.where(own > 1, reading, together)
-    mixed = engine.mixed(tokens, n - np.where(own > 1, reading, together), at_once)
-    left = np.where(rest > 0, engine.mixed(np.maximum(rest, 1) * read, n - rest, rest), 0.0)
-    first = np.where(own > 1, own * mixed, (whole * together * mixed + rest * left) / n)
-    spent = whole * mixed + left + (length - steps) * plain
-    # All steps full: what is left of the cycle after its decode steps passes before the first token.
-    decoding = n * each / length
-    packed = engine.mixed(work.room(decoding), decoding, np.maximum(work.room(decoding) / read, 1.0))
-    first, spent = np.where(bound, (length - each) * packed, first), np.where(bound, length * packed, spent)
-    mixed, steps = np.where(bound, packed, mixed), np.where(bound, length, steps)
+    span = _span(work, n)
+    own = np.ceil(span - 1e-9)
+    fit = 1 / (span - own + 1)
+    whole = np.floor(fit + 1e-9)
+    size = np.minimum(whole, n)
+    # Groups, of which the last may be smaller; and prompts one behind the other.
+    groups, rest = np.floor(n / size + 1e-9), n % size
+    long, step = _group(engine, n, own, size)
+    short, left = _group(engine, n, own, rest)
+    packed = engine.mixed(np.minimum(read / span, n * read), np.maximum(n - 1 - 1 / span, 0.0), 1 / span + 1)
+    # A round puts in order what comes before the first prompt that straddles, where the steps suffice.
+    apart, close = groups * long + short, n * span
+    spare = np.clip((each + own - close) / np.maximum(apart - close, TINY), 0.0, 1.0)
+    pace = size / (n * np.maximum(fit - whole, TINY))
+    order = np.minimum(np.minimum(pace[..., None] * (COUNTED - 1), 1.0).mean(axis=-1), spare)
+
+    def mean(grouped: Floats, straddling: Floats) -> Floats:
+        return np.asarray(order * grouped + (1 - order) * straddling)
+
+    steps, reading = mean(apart, close), mean(groups * long * step + short * left, close * packed)
+    first = mean(own * (groups * size * step + rest * left) / n, (1 + span) * packed)
+    plain = engine.decode(n)
+    bound, length, full = _full(engine, n, each + mean(own, 1 + span))
+    spent, mixed = reading + np.maximum(length - steps, 0.0) * plain, reading / steps
+    first, spent = np.where(bound, (length - each) * full, first), np.where(bound, length * full, spent)
+    mixed, steps = np.where(bound, full, mixed), np.where(bound, length, steps)
+    first = first if each else spent  # a single token is the first
     per_token = (spent - first) / max(work.new_tokens - 1, 1)
     return Steady(n, n, n * each / length, first, first, per_token, n / spent, np.minimum(steps / length, 1.0), mixed,
                   plain, bound)  # fmt: skip
+
+
+def _full(engine: _Engine, n: Floats, life: Floats) -> tuple[NDArray[np.bool_], Floats, Floats]:
+    """Tell where all tokens fill more steps than a life has; return the steps of a cycle, and the time of a full one.
+
+    What is left of a cycle of full steps after those in which a request decodes passes before its first token.
+    """
+    work = engine.work
+    full = n * (work.reads + work.decode_steps * (work.speculation.drafted + 1)) / work.chunk
+    length = np.maximum(full, life)
+    decoding = n * work.decode_steps / length
+    room = work.room(decoding)
+    return full > life, length, engine.mixed(room, decoding, np.maximum(room / work.reads, 1.0))
+
+
+def _span(work: Work, n: Floats) -> Floats:
+    """Return the steps that a prompt fills, beside all who decode while one is read and the next one begun."""
+    span = np.full_like(n, work.reads / work.chunk)
+    for _ in range(ROUNDS):
+        span = (span + work.reads / work.room(np.maximum(n - 1 - 1 / span, 0.0))) / 2
+    return span
+
+
+def _group(engine: _Engine, n: Floats, own: Floats, size: Floats) -> tuple[Floats, Floats]:
+    """Return the steps of prompts in a group, where the last step of each is the first of the next; the time of one."""
+    steps = size * (own - 1) + 1
+    time = engine.mixed(np.maximum(size, 1.0) * engine.work.reads / steps, n - size * own / steps, size * own / steps)
+    return np.where(size > 0, steps, 0.0), time
 
 
 def _in_turns(engine: _Engine, n: Floats, wave: Floats, last: Floats) -> Steady:
@@ -343,44 +394,60 @@ def _at_random(engine: _Engine, n: Floats) -> Steady:
     work, running = engine.work, n
     lanes = np.minimum(work.lanes, n)
     each, after = n / lanes, max(work.decode_steps, TINY)
-    same = np.minimum(1 + (each - 1) / (work.spread * after * WIDER), each)  # of those that began together
     for _ in range(PASSES):
         room = work.room(running) / work.lanes
-        own = np.ceil(work.reads / room)
-        piece = work.reads / own
-        most = np.maximum(np.minimum(np.floor(room / piece), each), 1.0)
+        span = work.reads / room
+        own, fit = np.ceil(span - 1e-9), np.clip(1 / span, 1.0, each)
         plain = engine.decode(np.maximum(running, 1.0))
-        alone, packed = (own * engine.mixed(piece * many * lanes, running, many * lanes) for many in (1.0, most))
-        usual = own * plain * work.mixed
-        first, life = alone, after * plain
+        piece = work.reads / own
+        alone, packed = (own * engine.mixed(piece * many * lanes, running, many * lanes) for many in (1.0, fit))
+        many = 1 + (each - 1) * _meeting(work, each * span, after + own)  # prompts that come in a step
+        batch = np.minimum(many, fit)
+        read = alone + (packed - alone) * (batch - 1) / np.maximum(fit - 1, TINY)
+        more = np.maximum(read - own * plain * work.mixed, 0.0) / batch  # of each prompt, for those that decode
+        late = _late(each - many, span, own, after) * work.mixed
+        first = (many / batch + 1) / 2 * read + late * packed / own
+        if work.request_seconds:  # it comes in the midst of a step, more likely of a long one
+            share, long = np.minimum(each * own / batch / (after + own), 1.0), read / own
+            first += (share * long**2 + (1 - share) * plain**2) / (share * long + (1 - share) * plain) / 2
+        life = after * plain
         for _ in range(ROUNDS):
-            cycle = first + life
-            many = np.clip(each / cycle * alone / own, same, each)  # prompts that come in a step
-            batch = np.minimum(many, most)
-            read = alone + (packed - alone) * (batch - 1) / np.maximum(most - 1, 1.0)
-            more = np.maximum(read - usual, 0.0) / batch  # of each prompt, for those that decode
-            others = (each - many) * life / cycle + (many - batch) / 2
-            busy = np.minimum((each - many) / cycle * packed / most, BUSIEST)
-            waits = busy / (2 * (1 - busy)) * read / batch + (plain / 2 if work.request_seconds else 0.0)
+            others = (each - many) * life / (first + life) + (many - batch) / 2
             life = (life + after * plain + others * more) / 2
-            first = (first + (many / batch + 1) / 2 * read + waits) / 2
         running = n * life / (first + life)
+    bound, length, full = _full(engine, n, after + own)
+    bound &= work.mixed
+    first, life = np.where(bound, (length - after) * full, first), np.where(bound, after * full, life)
     cycle, reading = first + life, each * own / batch
     share = np.minimum(reading / (after + reading * (not work.mixed)), 1.0)
     per_token = life / max(work.new_tokens - 1, 1)
-    return Steady(n, n, running, first, first, per_token, n / cycle, share, read / own, plain, busy >= BUSIEST)
+    return Steady(n, n, running, first, first, per_token, n / cycle, share, read / own, plain, bound)
 
 
-def _mixed_steps(work: Work, n: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the steps that one prompt takes, prompts that a step holds, and the steps of all running requests'."""
-    decoding = np.zeros_like(n)
+def _late(others: Floats, span: Floats, own: Floats, after: float) -> Floats:
+    """Return the steps that a prompt waits for those that came in earlier steps: as many as make the others so rare.
+
+    All take as long (Pollaczek and Khinchine); half of those that come in the same step are before it, and no wait.
+    """
+    low, high = np.zeros_like(span), others * span + own
     for _ in range(ROUNDS):
-        room = work.room(decoding)
-        own = np.ceil(work.reads / room)
-        together = np.where(own > 1, room / work.reads, np.minimum(np.floor(room / work.reads), n))
-        steps = np.maximum(np.where(own > 1, n / together, np.ceil(n / together - 1e-9)), own)
-        decoding = (decoding + np.maximum(n * (1 - own / steps), 0.0)) / 2
-    return own, together, steps
+        middle = (low + high) / 2
+        busy = others * span / (after + own + middle)
+        ahead = (busy / np.maximum(1 - busy, TINY) - busy * span / own) / 2 * span
+        low, high = np.where(ahead > middle, middle, low), np.where(ahead > middle, high, middle)
+    return low
+
+
+def _meeting(work: Work, wave: Floats, cycle: Floats) -> Floats:
+    """Return how likely a request ends in the step of another one, on average over the rounds that count.
+
+    Args:
+        work: The requests.
+        wave: Steps over which the first prompts are read, all of which come at once.
+        cycle: Steps of a request's life, any of which is as likely in the end.
+    """
+    variance = (COUNTED - 1) * work.variance + wave[..., None] ** 2 / 12
+    return np.asarray(np.clip(0.5 / np.sqrt(np.pi * variance), 1 / cycle[..., None], 1.0).mean(axis=-1))
 
 
 def _first_wave(engine: _Engine, n: Floats) -> tuple[Floats, Floats]:
