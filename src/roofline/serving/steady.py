@@ -202,7 +202,7 @@ class Work:
 
     @property
     def variance(self) -> float:
-        """Variance of the decode steps of a request: lengths differ, and drafts that are accepted (a renewal process)."""
+        """Variance of the decode steps of a request, from lengths and drafts that are accepted (renewals)."""
         width = self.spread / (1 - self.spread / 2) * self.decode_steps
         return width**2 / 12 + self.decode_steps * self.speculation.variance / self.speculation.tokens**2
 
