@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from roofline.ir.report import title
 from roofline.ir.text import shown
 from roofline.ir.units import format_bytes
 from roofline.serving.requests import Request
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import Chart, ResultChart
 from roofline.view.charts.marks import Axis, Band, Bars, Drawing, Line, Mark, Panel, Points, Rule, stacked
 from roofline.view.charts.roof import about
 from roofline.view.charts.waterfall import NEAR, height, waterfall, words
@@ -203,23 +204,15 @@ def varied(subject: Mapping[str, Any]) -> set[str]:
 # --- over a run -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class MemoryTimeline(Chart):
-    """Memory over a run, made by :func:`plot_memory_over_time`.
+class MemoryTimeline(ResultChart[Estimate]):
+    """Memory over a run, made by :func:`plot_memory_over_time`."""
 
-    Attributes:
-        estimate: Of the run.
-        over: The memory of each moment.
-    """
+    kind, made_by, schema = Estimate, "rl.estimate", "memory_over_time"
 
-    schema = "memory_over_time"
-
-    estimate: Estimate
-    over: MemoryOverTime
-
-    def subject(self) -> dict[str, Any]:
-        """Return what the estimate is of."""
-        return self.estimate.subject()
+    @cached_property
+    def over(self) -> MemoryOverTime:
+        """Memory of each moment."""
+        return memory_over_time(self.result)
 
     def summary(self) -> dict[str, Any]:
         """Return the peak, where it is, what fills it, and what stays all the time."""
@@ -227,7 +220,7 @@ class MemoryTimeline(Chart):
         return {
             "peak_bytes": always + peak, "peak_kernel": self.over.runs[self.over.peak].kernel,
             "largest": dict(self.over.largest), "always": dict(self.over.always),
-            "capacity_bytes": self.estimate.chip.main.capacity,
+            "capacity_bytes": self.result.chip.main.capacity,
         }  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
@@ -241,7 +234,7 @@ class MemoryTimeline(Chart):
 
     def drawing(self) -> Drawing:
         """Return all memory against the capacity, and below it what is alive."""
-        est, over = self.estimate, self.over
+        est, over = self.result, self.over
         time, live, hover = self._steps()
         stays = {name: [size] * 2 for name, size in over.always.items() if size}
         most, room = sum(over.always.values()) + over.live[over.peak], est.chip.main.capacity
@@ -284,10 +277,6 @@ class MemoryTimeline(Chart):
         said = [f"{runs[at].kernel}: {format_bytes(float(live[at]))} alive" for at in fullest]
         return np.asarray(times), np.repeat(live[fullest], 2), [text for text in said for _ in range(2)]
 
-    def __repr__(self) -> str:
-        peak = format_bytes(self.over.live[self.over.peak])
-        return f"<MemoryTimeline of {self.estimate.graph.name} on {self.estimate.chip.name}: {peak} alive at most>"
-
 
 def plot_memory_over_time(estimate: Estimate) -> MemoryTimeline:
     """Describe a chart of the memory over a run: what stays, what is alive while each kernel runs, and the peak.
@@ -304,7 +293,9 @@ def plot_memory_over_time(estimate: Estimate) -> MemoryTimeline:
     Example:
         >>> import roofline as rl
         >>> chart = plot_memory_over_time(rl.estimate("resnet50", "h100-sxm", batch=32))
-        >>> max(row["memory_bytes"] for row in chart.records()) == chart.estimate.memory.total
+        >>> max(row["memory_bytes"] for row in chart.records()) == chart.result.memory.total
         True
     """
-    return MemoryTimeline(estimate, memory_over_time(estimate))
+    chart = MemoryTimeline(estimate)
+    assert chart.over  # raises where there is no single run
+    return chart
