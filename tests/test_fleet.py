@@ -170,7 +170,7 @@ def test_a_ranking_falls(rows: list[tuple[float, float, float, float]]) -> None:
 
 def test_questions_say_what_is_wrong() -> None:
     for wrong, message in (
-        ({"phases": ("decod",)}, "phase 'decod': allowed: prefill, decode, forward; did you mean"),
+        ({"phases": ("decod",)}, "phase 'decod': allowed: forward, prefill, decode; did you mean"),
         ({"batches": ()}, "at least one batch"), ({"batches": (0,)}, "whole numbers from 1"),
         ({"limits": ("latency",)}, "expected latency=50ms"), ({"limits": ("latency=5",)}, "limit latency"),
         ({"limits": ("latency=-3ms",)}, "limits must be positive"), ({"limits": ("memory=0GiB",)}, "must be positive"),

@@ -11,10 +11,11 @@ from roofline.cli.app import PREDICT, command
 from roofline.cli.output import interrupted, note_failed
 from roofline.cli.progress import progress
 from roofline.cli.tables import facts, percent, table, time_text
-from roofline.fleet.question import PHASES, Question
+from roofline.fleet.question import Question
 from roofline.fleet.results import Fleet, read
 from roofline.fleet.run import run
 from roofline.ir.errors import UsageError
+from roofline.programs.modelfile import PHASES
 
 #: Rows that are shown.
 SHOWN = 15

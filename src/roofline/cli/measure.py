@@ -23,7 +23,7 @@ _Budget = Annotated[str, opt.option("--budget TIME", "Time for the timed runs.",
 _Trace = Annotated[bool, opt.option("--trace", "Record two more runs, so that causes are measured and not guessed.")]
 _Backward = Annotated[bool, opt.option("--backward", "Run the backward pass too.")]
 _Mode = Annotated[str | None, opt.option(
-    "--mode MODE", "eager, graph or compiled.", default="as the program is", complete=("eager", "graph", "compiled")
+    "--mode MODE", "eager, graph or compiled.", default="as the program is", complete=opt.MODES
 )]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from roofline.analysis.estimates import MODES as MODES
 from roofline.analysis.training.step import usual_precision
 from roofline.analysis.whatif import what_if
 from roofline.cli.app import completion
@@ -42,7 +43,6 @@ from roofline.view.charts.chart import Chart, checked_suffix
 #: Points that one call evaluates at most.
 MAX_POINTS = 10_000
 _PHASES = ("prefill", "decode", "forward", "train")
-MODES = ("eager", "graph", "compiled")
 complete_models = completion(model_names)
 complete_chips = completion(chip_names, listed=True)
 complete_formats = completion(lambda: (*DTYPES, *PRECISIONS), listed=True)

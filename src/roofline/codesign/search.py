@@ -35,13 +35,13 @@ from roofline.ir.sizes import one_of
 from roofline.ir.text import shown
 from roofline.ir.units import format_si, parse
 from roofline.ir.units import limit as most
+from roofline.programs.modelfile import PHASES
 
 Floats = NDArray[np.float64]
 OBJECTIVES = {"area": "mm2", "cost": "USD", "energy": "J"}
 #: Words of a goal for sizes, and for options of :func:`roofline.what_if`.
 _SIZES = {"batch": "B", "B": "B", "seq": "S", "S": "S", "context": "C", "C": "C"}
 _OPTIONS = {"tp": int, "pp": int, "ep": int, "weights": str, "activations": str, "cache": str, "dtype": str}
-_PHASES = ("prefill", "decode", "forward")
 #: Other names of figures: all matrix peaks in proportion, by the fastest 16-bit one, and main memory's bandwidth.
 _FLOPS, _NAMES = "flops", {"bandwidth": "memory_bandwidth", "capacity": "memory_capacity"}
 
@@ -82,13 +82,13 @@ class Goal:
         """
         head, _, limit = text.rpartition(": ") if ": " in text else (text, "", "")
         name, *words = head.split() or [""]
-        phase = words.pop(0) if words and words[0] in _PHASES else None
+        phase = words.pop(0) if words and words[0] in PHASES else None
         values: dict[str, Any] = {"mode": "graph", "weight": 1.0}
         sizes: dict[str, Any] = {}
         for word in words:
             key, equals, value = word.partition("=")
             if not (equals and value) or key not in (*values, *_SIZES, *_OPTIONS):
-                allowed = [*_PHASES, *_SIZES, *_OPTIONS, "mode", "weight"]
+                allowed = [*PHASES, *_SIZES, *_OPTIONS, "mode", "weight"]
                 raise UsageError(f"target {shown(text)}: {shown(word)}: expected a phase, or NAME=VALUE of "
                                  f"{', '.join(allowed[3:])}{did_you_mean(key, allowed)}")  # fmt: skip
             if key in values:

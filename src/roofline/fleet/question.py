@@ -18,10 +18,10 @@ from roofline.ir.files import read_file, user_path
 from roofline.ir.text import shown
 from roofline.ir.units import limit as most
 from roofline.optimization.identity import chip_hash
+from roofline.programs.modelfile import PHASES
 
 #: Suffixes of files that describe a program. A script is code: a fleet runs none.
 SUFFIXES = (".toml", ".json", ".onnx", ".mlir", ".stablehlo", ".hlo")
-PHASES = ("prefill", "decode", "forward")
 #: Programs of a fleet at most, bytes of a list of them, and bytes of a file that are read for its hash.
 MAX_MODELS, MAX_LIST, MAX_FILE = 1_000_000, 2**26, 2**31
 _LIMITS = {"latency": "s", "memory": "B"}
