@@ -235,11 +235,11 @@ def advise(
     at = sizes_of(graph, sizes)
     start = AsGiven(graph, where, mode, tf32, {"B": 1, **at} if "B" in graph.symbols else at, regime)
     one_point(start.expected.axis_names, "advice is of")
-    made, idle = _made(start, whole_number("first", first))
-    return _told(start, made, idle)
+    made, idle = _best_changes(start, whole_number("first", first))
+    return _recommendations(start, made, idle)
 
 
-def _made(start: Reference, most: int) -> tuple[list[_Tried], list[str]]:
+def _best_changes(start: Reference, most: int) -> tuple[list[_Tried], list[str]]:
     """Make the changes that save most, one after the other; name those that save nothing at the end."""
     made: list[_Tried] = []
     now, tried = start, dict[str, None]()
@@ -247,7 +247,7 @@ def _made(start: Reference, most: int) -> tuple[list[_Tried], list[str]]:
         used = {each.change.kind for each in made}
         options = _options(now)
         tried |= dict.fromkeys(each.change.text for each in options)
-        best = _next(
+        best = _best_change(
             start, now, [each for each in options if each.change.kind not in used], used, len(made) + 1 == most
         )
         if best is None:
@@ -259,7 +259,7 @@ def _made(start: Reference, most: int) -> tuple[list[_Tried], list[str]]:
     return made, [change.text for change in (*CHANGES, *MORE) if change.text in tried and change.kind not in kinds]
 
 
-def _next(
+def _best_change(
     start: Reference, now: Reference, options: Sequence[_Tried], used: Set[str], last: bool
 ) -> _Tried | None:  # fmt: skip
     """Return the change to make next: of the program, then of its batch, then where it runs.
@@ -278,16 +278,16 @@ def _next(
             others = [each for each in way if each.change.kind == best.change.kind and each is not best]
             return replace(best, instead=min(others, key=lambda each: _order(now, each), default=None))
     little = float(now.expected.time) > (1 - LITTLE) * float(start.expected.time) and not used
-    if (not _short(now) and not little) or {"devices", "chip"} & used:
+    if (not _lacks_memory(now) and not little) or {"devices", "chip"} & used:
         return None
-    best = min(_elsewhere(now), key=lambda each: _order(now, each), default=None)
+    best = min(_other_devices(now), key=lambda each: _order(now, each), default=None)
     return best if best is not None and _worth(now, best) else None
 
 
 def _mildest(now: Reference, tried: Sequence[_Tried]) -> _Tried | None:
     """Return the first change that saves nearly as much as any; of a program that does not fit, that makes it fit."""
     worth = [each for each in tried if _worth(now, each)]
-    fitting = [each for each in worth if _short(now) and not _short(each.after)]
+    fitting = [each for each in worth if _lacks_memory(now) and not _lacks_memory(each.after)]
     best = min((_order(now, each)[1] for each in worth), default=0.0)
     most = float(now.expected.time) - MILD * (float(now.expected.time) - best)
     return next((each for each in fitting or worth if fitting or _order(now, each)[1] <= most), None)
@@ -295,12 +295,12 @@ def _mildest(now: Reference, tried: Sequence[_Tried]) -> _Tried | None:
 
 def _order(now: Reference, each: _Tried) -> tuple[bool, float]:
     """Return what orders changes: those that make it fit first, then those that leave the least time."""
-    helps = _short(now) and not _short(each.after)
+    helps = _lacks_memory(now) and not _lacks_memory(each.after)
     return not helps, each.share * float(each.after.expected.time)
 
 
 def _worth(now: Reference, each: _Tried) -> bool:
-    helps = _short(now) and not _short(each.after)
+    helps = _lacks_memory(now) and not _lacks_memory(each.after)
     return helps or each.share * float(each.after.expected.time) < (1 - WORTH) * float(now.expected.time)
 
 
@@ -311,16 +311,16 @@ def _options(now: Reference) -> list[_Tried]:
         if change.kind == "run" and now.mode != "eager":
             continue  # what is replayed stays so, and is compiled too
         after = applied(change, now)
-        if after is not None and not _outgrows(now, after):
+        if after is not None and not _no_longer_fits(now, after):
             made.append(_Tried(change, after))
     return made
 
 
-def _outgrows(now: Reference, after: Reference) -> bool:
-    return _short(after) and not _short(now)
+def _no_longer_fits(now: Reference, after: Reference) -> bool:
+    return _lacks_memory(after) and not _lacks_memory(now)
 
 
-def _short(of: Reference) -> bool:
+def _lacks_memory(of: Reference) -> bool:
     """Tell whether a program needs more memory than there is; not where nobody says how much that is."""
     fits = of.expected.fits
     return fits is not None and not fits
@@ -334,7 +334,7 @@ def _batches(now: Reference) -> Iterator[_Tried]:
     best, each = now, batch
     while 2 * each <= LARGEST_BATCH:
         more = replace(now, sizes={**now.sizes, "B": 2 * each})
-        if float(more.expected.time) / 2 > (1 - BATCH_PAYS) * float(best.expected.time) or _outgrows(now, more):
+        if float(more.expected.time) / 2 > (1 - BATCH_PAYS) * float(best.expected.time) or _no_longer_fits(now, more):
             break
         best, each = more, 2 * each
     if each > batch:
@@ -343,14 +343,14 @@ def _batches(now: Reference) -> Iterator[_Tried]:
         yield _Tried(change, best, batch / each)
 
 
-def _elsewhere(now: Reference) -> Iterator[_Tried]:
+def _other_devices(now: Reference) -> Iterator[_Tried]:
     """Share it among more devices, or take a larger chip of the same vendor."""
     for tp in (2, 4, 8):
         try:
             after = replace(now, graph=shard(now.graph, tp=tp))
             change = Change(f"share each layer among {tp} devices", "devices", lambda _: None, f"--tp {tp}",
                             f"rl.passes.shard(graph, tp={tp})", f"{tp} devices")  # fmt: skip
-            if after.expected.time > 0 and (not _short(after) or tp == 8):
+            if after.expected.time > 0 and (not _lacks_memory(after) or tp == 8):
                 yield _Tried(change, after)
         except RooflineError:
             continue
@@ -372,13 +372,13 @@ def _larger(chip: Chip) -> Sequence[Chip]:
     return sorted(above, key=lambda each: each.bandwidth)[:LARGER]
 
 
-def _told(start: Reference, made: Sequence[_Tried], idle: Sequence[str]) -> Recommendations:
+def _recommendations(start: Reference, made: Sequence[_Tried], idle: Sequence[str]) -> Recommendations:
     """Say what each change saves, and all together."""
     rows, now, share = [], start, 1.0
     unmeasured = weakest(start.expected.times[0]) == "prior"
     for each in made:
         before, share = share, share * each.share
-        saved = gain(_times(now, before), _times(each.after, share))
+        saved = gain(_time_with_ends(now, before), _time_with_ends(each.after, share))
         word = WORDS[1] if unmeasured and saved.certainty == WORDS[0] else saved.certainty
         steps = math.ceil(COMPILE_S / saved.saves_s) if saved.saves_s > 0 else 0
         change, earlier, now = each.change, now, each.after
@@ -386,7 +386,7 @@ def _told(start: Reference, made: Sequence[_Tried], idle: Sequence[str]) -> Reco
             change.text, saved.saves_s, saved.low_s, saved.high_s, word, share * float(now.expected.time),
             change.note.format(steps=steps), _instead(each.instead, earlier, before), change.option, change.call,
         ))  # fmt: skip
-    together = gain(_times(start, 1.0), _times(now, share))
+    together = gain(_time_with_ends(start, 1.0), _time_with_ends(now, share))
     return Recommendations(start.expected, now.expected, tuple(rows), together, tuple(idle), 1 / share)
 
 
@@ -398,6 +398,6 @@ def _instead(other: _Tried | None, before: Reference, was: float) -> str:
     return f"{other.change.text}: {format_si(saves, 's')}"
 
 
-def _times(of: Reference, share: float) -> list[float]:
+def _time_with_ends(of: Reference, share: float) -> list[float]:
     """Return the time, and its ends, of the work of the program as given: of a part of a run."""
     return [share * float(each) for each in (of.expected.time, of.expected.low, of.expected.high)]

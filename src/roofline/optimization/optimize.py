@@ -228,7 +228,7 @@ def optimize(
     """
     graph, cluster = as_graph(program, phase, dtype), find_cluster(chip)
     limits = (memory_limit, latency_limit, error_budget)
-    target = _asked_of(graph, cluster, objective, sizes, batch, limits, watts, price, devices)
+    target = _checked_target(graph, cluster, objective, sizes, batch, limits, watts, price, devices)
     run = {"mode": mode, "tf32": tf32, "regime": None if regime == REGIME or target.training else regime}
     start = State(target.before, {name: value for name, value in run.items() if value is not None})
     target.value(target.start(start))  # what is missing is said before the search
@@ -239,7 +239,7 @@ def optimize(
     return _result(target, start, searched, best, about, check, [remark] if remark else [])
 
 
-def _asked_of(
+def _checked_target(
     graph: Graph, cluster: Cluster, objective: str, sizes: Mapping[str, Any], batch: int | Sequence[int] | None,
     limits: tuple[str | float | None, str | float | None, str | float], watts: float | None, price: float | None,
     devices: int,

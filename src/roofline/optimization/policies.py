@@ -46,7 +46,7 @@ def policy_of(name: str) -> Policy:
     try:
         policy: Policy = points[0].load()
     except Exception as error:
-        raise UsageError(f"policy {name} cannot be loaded: {_said(error)}") from None
+        raise UsageError(f"policy {name} cannot be loaded: {_error_line(error)}") from None
     return policy
 
 
@@ -62,16 +62,16 @@ def kinds_by(
     run = policy_of(policy) if isinstance(policy, str) else policy
     try:
         wants = list(run(program, chip))
-        return _with(wants, kinds), ""
+        return _ordered_or_added(wants, kinds), ""
     except Exception as error:
-        return kinds, f"policy {name}: {_said(error)}; planned without it"
+        return kinds, f"policy {name}: {_error_line(error)}; planned without it"
 
 
-def _said(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     return one_line(f"{type(error).__name__}: {error}", 200)
 
 
-def _with(wants: Sequence[object], kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
+def _ordered_or_added(wants: Sequence[object], kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
     order = [each for each in wants if isinstance(each, str)]
     moves = [each for each in wants if isinstance(each, Move)]
     if len(order) + len(moves) < len(wants) or (order and moves):

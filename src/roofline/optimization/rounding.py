@@ -54,14 +54,18 @@ def _significant(x: Array, bits: int) -> Array:
 
 def state_error(before: Graph, state: State) -> float:
     """Return the error that the formats of a plan make, against the program that it began with."""
-    return math.hypot(_stored(before, state.graph, "weight"), _stored(before, state.graph, "cache"), _flowing(state))
+    return math.hypot(
+        _stored_error(before, state.graph, "weight"),
+        _stored_error(before, state.graph, "cache"),
+        _activation_error(state),
+    )
 
 
-def _stored(before: Graph, after: Graph, kind: str) -> float:
+def _stored_error(before: Graph, after: Graph, kind: str) -> float:
     """Return the root mean square of the errors of the tensors of a kind: each matmul adds noise of its own."""
     was, now = _by_name(before, kind), _by_name(after, kind)
     usual = max(was.values(), key=_elements).dtype if was else ""  # of what a pass has joined
-    errors = [_added(was[name].dtype if name in was else usual, tensor.dtype)
+    errors = [_coarser_error(was[name].dtype if name in was else usual, tensor.dtype)
               for name, tensor in now.items() if len(tensor.shape) > 1]  # fmt: skip
     return math.sqrt(sum(error**2 for error in errors) / (len(errors) or 1))
 
@@ -74,12 +78,12 @@ def _elements(tensor: Tensor) -> int:
     return math.prod(int(size) if isinstance(size, int) else 1 for size in tensor.shape)
 
 
-def _added(was: str, now: str) -> float:
+def _coarser_error(was: str, now: str) -> float:
     """Return the error of a format where it is coarser than the one before it."""
     return format_error(now) if now != was and format_error(now) > format_error(was) else 0.0
 
 
-def _flowing(state: State) -> float:
+def _activation_error(state: State) -> float:
     """Return the error of what matmuls take in: activations in another format, or fp32 in tf32."""
     named = [value for step in state.steps for key, value in step.options
              if key == "activations" or (step.name in ("cast", "autocast") and key == "dtype")]  # fmt: skip

@@ -71,13 +71,13 @@ def search(target: Target, start: State, kinds: Mapping[str, Kind], beam: int = 
         grown = [child for point in parents for child in _children(target, point, kind)]
         every += grown
         exhaustive &= len(parents) == len(points)
-        points = _leading(target, [*points, *grown])
+        points = _best_runs(target, [*points, *grown])
         if len(points) > beam:
             points, exhaustive = _fittest(target, points, beam), False
     return Search(tuple(every), tuple(points), exhaustive)
 
 
-def _leading(target: Target, points: Sequence[Point]) -> list[Point]:
+def _best_runs(target: Target, points: Sequence[Point]) -> list[Point]:
     """Return the best ways to run each program: replayed launches are never slower than those of the host."""
     best: dict[tuple[int, float], Point] = {}
     for point in sorted(points, key=lambda point: rank(target, point)):
@@ -122,19 +122,19 @@ def simplest(target: Target, start: State, kinds: Mapping[str, Kind], best: Poin
     moves, point, first = list(best.moves), best, target.best(start)
     for move in best.moves:
         fewer = [other for other in moves if other is not move]
-        without = _made(target, start, kinds, fewer)
-        if without is not None and _as_good(target, without.figures, point.figures, first):
+        without = _plan_of(target, start, kinds, fewer)
+        if without is not None and _is_as_good(target, without.figures, point.figures, first):
             moves, point = fewer, without
     return point
 
 
-def _as_good(target: Target, figures: Figures, best: Figures, first: Figures) -> bool:
+def _is_as_good(target: Target, figures: Figures, best: Figures, first: Figures) -> bool:
     """Tell whether figures are within the limits, about as good as the best, and no worse than the first."""
     most = min((1 + WORTH) * target.value(best), target.value(first) if target.allows(first) else math.inf)
     return target.allows(figures) and target.value(figures) <= most
 
 
-def _made(target: Target, start: State, kinds: Mapping[str, Kind], moves: Sequence[Move]) -> Point | None:
+def _plan_of(target: Target, start: State, kinds: Mapping[str, Kind], moves: Sequence[Move]) -> Point | None:
     """Return the plan of some moves from the start on; ``None`` where one makes no sense without those left out."""
     after = start
     for move in moves:
