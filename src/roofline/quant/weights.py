@@ -75,10 +75,14 @@ def quantize_weights(
         words[name] = stored_as(form)
         layers.append(round_layer(name, numbers[name], form, matrix.summed, recipe, seen.get(name)))
     program = quantize(graph, weights={"*": None, **{glob.escape(each): word for each, word in words.items()}}, keep=())
-    rounded = {layer.name: layer.rounded for layer in layers}
+    every, rest = {**numbers, **{layer.name: layer.rounded for layer in layers}}, _unchanged(graph, words)
+    return QuantizedModel(graph.name, recipe, tuple(layers), program, arrays=every, unchanged=rest)
+
+
+def _unchanged(graph: Graph, rounded: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the weights of two axes or more that stay as they are."""
     matrices = (name for name, each in graph.tensors.items() if each.kind == "weight" and len(each.shape) >= _MATRIX)
-    rest = tuple(name for name in matrices if name not in words)
-    return QuantizedModel(graph.name, recipe, tuple(layers), program, arrays={**numbers, **rounded}, unchanged=rest)
+    return tuple(name for name in matrices if name not in rounded)
 
 
 def quantize_arrays(
