@@ -416,6 +416,7 @@ KEYS = {
     "left_out": "parts without a published figure", "limits_s": "time that each program may take [s]",
     "meeting": "chips that meet every limit", "meets_all": "whether it meets every limit",
     "met": "whether a chip meets every limit",
+    "misses": "limits that it misses: die, memory, and programs by name",
     "node": "technology node", "memory_kind": "kind of main memory", "objective": "what is to be least",
     "pace": "the worst time over its limit; without limits the weighed time [s]", "parts_mm2": "area by part [mm2]",
     "sensitivity": "% less time per 1 % improvement, by program and figure", "times_s": "time of each program [s]",

@@ -48,8 +48,10 @@ def test_figures_are_as_they_were_published() -> None:
     assert n7.figure("energy", "sram") == pytest.approx(14 / 8)
     assert n7.figure("energy", "fp8") is None
     assert "read in: " in n7.source("energy", "fp32")  # second-hand, and said so
-    joules, missing = energy({"bf16": 2e12}, 0.0, n7)
-    assert (joules, missing) == (pytest.approx(0.59), ())  # 10^12 multiply-adds of 0.59 pJ
+    joules = energy(silicon("h100-sxm", n7), {"bf16": 2e12}, 1e9, 2e9, 0.0)
+    assert joules == pytest.approx(0.59 + 0.04375 + 0.0035)  # 10^12 multiply-adds of 0.59 pJ; 43.75 and 1.75 a byte
+    half = energy(silicon("h100-sxm", "N5"), {}, 0.0, 0.0, 0.5)
+    assert half == pytest.approx(0.5 * 0.098 * silicon("h100-sxm", "N5").area)  # 0.098 W/mm2: 80 W of 814 mm2
 
 
 def test_multipliers_stand_to_each_other_as_in_silicon() -> None:
@@ -146,6 +148,41 @@ def test_matrix_units_are_counted_at_the_clock_of_their_peak() -> None:
     assert [design.silicon_at(at).parts["matrix units"] for at in (0, 1)] == pytest.approx([by_hand, 2 * by_hand])
 
 
+def test_energy_is_that_of_each_chip() -> None:
+    goal, tech = "gpt2 prefill batch=8 seq=512 dtype=bf16: 1s", technology("N5")
+    design = search(goal, {"l2": "5MiB,50MiB", "bandwidth": "1,4TB/s", "flops": "x0.5,x1"}, objective="energy")
+    each = []
+    for number in range(design.values.size):
+        est = rl.estimate(design.goals[0].graph, design.chip_at(number), mode="graph", batch=8, seq=512)
+        (levels,), flops = rl.analysis.levels.run_bytes(est), float(est.flops)
+        on_chip = levels["L2"] + levels["SRAM"]
+        each.append(1e-12 * (0.7 * (flops / 2 * 0.59 + on_chip * 1.75) + levels["HBM"] * 43.75)
+                    + 0.098 * silicon(design.chip_at(number), tech).area * est.time)  # fmt: skip
+    assert design.values == pytest.approx(np.array(each))
+    assert len(set(design.values.tolist())) == design.values.size
+
+
+@pytest.mark.parametrize("objective", ["area", "cost", "energy"])
+def test_the_best_chip_is_on_the_front(objective: str) -> None:
+    figures = {"bandwidth": "1..8TB/s", "flops": "200T..2P", "launch": "x0.5,x1"}
+    design = search(f"{DECODE} dtype=bf16: 0.7ms", figures, objective=objective, points=4)
+    assert design.meets.any()
+    assert not design.meets.all()
+    assert design.best in design.front
+
+
+def test_a_chip_says_which_limits_it_misses() -> None:
+    goals = [f"{DECODE}: 2ms", f"{DECODE}: 1us"]
+    design = search(goals, {"bandwidth": "1,4TB/s"}, base="mi300x", objective="cost")
+    assert [(name, missed.tolist()) for name, missed in design.misses] == [
+        ("die", [True, True]), ("memory", [False, False]), (design.goals[0].name, [False, False]),
+        (design.goals[1].name, [True, True])]  # fmt: skip
+    assert [row["misses"] for row in design.records()] == [["die", design.goals[1].name]] * 2
+    small = search(f"{DECODE}: 1s", {"capacity": "1GB,80GB"})
+    assert [name for name, missed in small.misses if missed[0]] == ["memory"]
+    assert small.meets.tolist() == [False, True]
+
+
 def test_times_and_areas_of_many_chips_are_those_of_each() -> None:
     design = search(f"{DECODE}: 2ms", {"bandwidth": "1,3TB/s", "l2": "10MiB,60MiB", "flops": "x0.5,x1"})
     for number in range(design.values.size):
@@ -175,7 +212,7 @@ def test_one_die_is_what_a_scanner_exposes_and_energy_wants_its_figures() -> Non
     assert large.values.max() > RETICLE
     assert large.meets.tolist() == [True, False]
     assert search(f"{DECODE}: 1s", {"flops": "x1,x4"}, dies=2).meets.all()
-    with pytest.raises(rl.errors.UsageError, match="energy: no figure for N16"):
+    with pytest.raises(rl.errors.UsageError, match=r"energy: no figure in N16 for node\.energy, node\.static"):
         search(f"{DECODE} dtype=bf16: 1s", {"flops": "x1"}, objective="energy", node="N16")
     joules = [search(f"{DECODE} dtype=bf16: 1s", {"flops": "x1"}, objective="energy", node=node).values[0]
               for node in ("N7", "N5")]  # fmt: skip

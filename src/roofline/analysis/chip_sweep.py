@@ -7,7 +7,7 @@ the time that :func:`roofline.estimate` gives it alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, log
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
+from roofline.analysis.levels import run_bytes
 from roofline.cost import REGIME
 from roofline.counting.grid import Points, one_point
 from roofline.counting.memory import RESERVE
@@ -112,6 +113,11 @@ class FigureSweep(Report):
     def bound(self) -> Any:
         """Resource that bounds each chip."""
         return self.results["bound"]
+
+    @cached_property
+    def moved(self) -> dict[str, Floats]:
+        """Traffic of a run at each level of the memory [byte], an axis for each figure."""
+        return _results(self.base, self.figures, lambda part: run_bytes(part)[0])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -255,11 +261,11 @@ def sweep_chip(
     est = estimate(program, base, mode=mode, tf32=tf32, regime=regime, reserve=reserve, phase=phase, dtype=dtype,
                    **sizes)  # fmt: skip
     one_point(est.axis_names, "chips are swept for")
-    return FigureSweep(est, swept, _results(est, swept))
+    return FigureSweep(est, swept, _results(est, swept, lambda part: {name: getattr(part, name) for name in _RESULTS}))
 
 
-def _results(est: Estimate, swept: Sequence[Swept]) -> dict[str, Any]:
-    """Work out all chips, some at once."""
+def _results(est: Estimate, swept: Sequence[Swept], of: Callable[[Estimate], Mapping[str, Any]]) -> dict[str, Any]:
+    """Work something out for all chips, some at once."""
     axes = [axis.ravel() for axis in np.meshgrid(*(each.values for each in swept), indexing="ij")]
     start = _checked(est.chip, swept)
 
@@ -271,12 +277,12 @@ def _results(est: Estimate, swept: Sequence[Swept]) -> dict[str, Any]:
         sizes = Points(est.grid.values, len(lanes))
         part = Estimate(est.graph, (many,), False, est.mode, sizes, est.tf32, est.reserve, est.regime)
         vars(part)["rows"] = est.rows
-        return {name: np.array(np.broadcast_to(np.asarray(getattr(part, name)), len(lanes))) for name in _RESULTS}
+        return {name: np.array(np.broadcast_to(np.asarray(value), len(lanes))) for name, value in of(part).items()}
 
     every = np.arange(axes[0].size)
     parts = [in_lanes(work, every[at : at + AT_ONCE]) for at in range(0, len(every), AT_ONCE)]
     shape = tuple(len(each.values) for each in swept)
-    return {name: np.concatenate([part[name] for part in parts]).reshape(shape) for name in _RESULTS}
+    return {name: np.concatenate([part[name] for part in parts]).reshape(shape) for name in parts[0]}
 
 
 def _checked(chip: Chip, swept: Sequence[Swept]) -> Chip:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from roofline.analysis.chip_sweep import POINTS
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
-from roofline.cli.tables import facts, percent, table, time_text
+from roofline.cli.tables import facts, percent, size_text, table, time_text
 from roofline.codesign.search import OBJECTIVES, CoDesign, Goal, search, words
-from roofline.codesign.silicon import YIELDS
+from roofline.codesign.silicon import RETICLE, YIELDS, Silicon
 from roofline.ir.errors import UsageError
 
 #: Chips of the front, and figures, that are shown.
@@ -73,7 +73,8 @@ def _parts(result: CoDesign) -> Iterator[Any]:
         ("takes", f"{made.area:,.0f} mm2 in {tech.node}, {dies}, "
          f"{made.die_cost:,.0f} USD, and {made.memory_cost:,.0f} USD of {tech.memory}"),
         ("left out", ", ".join(made.left_out)),
-        ("chips", f"{result.values.size:,}, of which {int(result.meets.sum()):,} meet every limit"),
+        ("chips", f"{result.values.size:,}, of which {int(result.meets.sum()):,} meet every limit{_missed(result)}"),
+        *_why(result, made),
     ])  # fmt: skip
     yield from ("", table("<program|limit|time|?as it is", [
         (goal.name, "" if goal.seconds is None else time_text(goal.seconds), time_text(float(time)),
@@ -92,12 +93,30 @@ def _parts(result: CoDesign) -> Iterator[Any]:
     yield from ("", _front(result))
 
 
+def _missed(result: CoDesign) -> str:
+    """Say how many chips miss each limit."""
+    words = {"die": "are larger than a scanner exposes", "memory": "have too little memory"}
+    said = [f"{int(missed.sum()):,} {words.get(name, f'are too slow for {name}')}"
+            for name, missed in result.misses if missed.any()]  # fmt: skip
+    return "".join(f"; {text}" for text in said)
+
+
+def _why(result: CoDesign, made: Silicon) -> Iterator[tuple[str, str]]:
+    """Say which limits the nearest chip misses, and what makes a die of it."""
+    words = {"die": f"a die of {made.area / made.dies:,.0f} mm2, where a scanner exposes {RETICLE:,.0f}: "
+                    f"--dies {-(-made.area // RETICLE):.0f}",
+             "memory": f"memory, of which it has {size_text(made.chip.capacity)}"}  # fmt: skip
+    missed = [words.get(name, f"the time of {name}") for name, missed in result.misses if missed[result.nearest]]
+    yield from [("misses", "; ".join(missed))] * bool(missed)
+
+
 def _front(result: CoDesign) -> Any:
     """Return chips of the front, the least first, thinned out where there are many."""
     front = list(zip(result.front, result.records(), strict=True))
+    apart = max(1, -(-len(front) // SHOWN))
     rows = [[*result.figures_at(number).values(), words(float(result.values[number]), result.objective),
              f"{row['area_mm2']:,.0f}", f"{row['cost_usd']:,.0f}", f"{row['pace']:.3g}",
-             "yes" if row["meets_all"] else ""]
-            for number, row in front[:: max(1, -(-len(front) // SHOWN))]]  # fmt: skip
+             ", ".join(dict.fromkeys(name if name in ("die", "memory") else "time" for name in row["misses"]))]
+            for at, (number, row) in enumerate(front) if at % apart == 0 or number == result.nearest]  # fmt: skip
     heads = "|".join(result.figures_at(result.nearest))
-    return table(f"{heads}|{result.objective}|?mm2|?USD|worst/limit|meets", rows, "front")
+    return table(f"{heads}|{result.objective}|?mm2|?USD|worst/limit|misses", rows, "front")

@@ -178,32 +178,42 @@ class CoDesign(Report):
         return np.all([np.ravel(sweep.results["fits"] == True) for sweep in self.sweeps], axis=0)  # noqa: E712
 
     @cached_property
+    def able(self) -> Any:
+        """Numbers of the chips that can be made and in whose memory all programs fit, the smallest first."""
+        area = np.broadcast_to(self.chips.area, self.values.shape)
+        able = np.flatnonzero(self.fits & np.broadcast_to(self.chips.can_be_made, self.values.shape))
+        return able[np.argsort(area[able], kind="stable")]
+
+    @cached_property
+    def misses(self) -> list[tuple[str, Any]]:
+        """Each limit, and True for each chip that misses it: ``die``, ``memory``, and the time of each program."""
+        late = [(goal.name, times / goal.seconds > 1) for goal, times in zip(self.goals, self.times, strict=True)
+                if goal.seconds is not None]  # fmt: skip
+        return [("die", ~np.broadcast_to(self.chips.can_be_made, self.values.shape)), ("memory", ~self.fits), *late]
+
+    @cached_property
     def meets(self) -> Any:
         """True for each chip that can be made and meets all limits, of time and of memory."""
-        limited = any(goal.seconds is not None for goal in self.goals)
-        able = self.fits & self.chips.can_be_made
-        return able & (self.pace <= 1.0) if limited else able
+        return ~np.any([missed for _, missed in self.misses], axis=0)
 
     @cached_property
     def best(self) -> int | None:
         """Number of the chip with the least objective that meets all limits, the faster of equals, if any."""
-        able = np.flatnonzero(self.meets)
-        if not able.size:
-            return None
-        return int(able[np.lexsort((self.pace[able], np.asarray(self.chips.area)[able], self.values[able]))[0]])
+        able = self.able[self.meets[self.able]]
+        return int(able[np.lexsort((self.pace[able], self.values[able]))[0]]) if able.size else None
 
     @cached_property
     def nearest(self) -> int:
         """Number of the best chip, or of the one that misses the limits least."""
-        if self.best is not None:
-            return self.best
-        able = self.fits & self.chips.can_be_made
-        return int(np.argmin(np.where(able, self.pace, np.inf) if able.any() else self.pace))
+        return self.front[-1] if self.best is None else self.best
 
     @cached_property
     def front(self) -> tuple[int, ...]:
-        """Numbers of the chips that can be made, fit, and that no other one beats in both objective and time."""
-        able = np.flatnonzero(self.fits & self.chips.can_be_made)
+        """Numbers of the chips that can be made, fit, and that no other one beats in both objective and time.
+
+        Where none can be made or fits, those of all chips; :attr:`misses` says why.
+        """
+        able = self.able if self.able.size else np.arange(self.values.size)
         return tuple(able[unbeaten(self.values[able], self.pace[able])].tolist())
 
     def figures_at(self, number: int) -> dict[str, str]:
@@ -275,7 +285,8 @@ class CoDesign(Report):
         times = {goal.name: float(time) for goal, time in zip(self.goals, self.times[:, number], strict=True)}
         energy_j = float(self.values[number]) if self.objective == "energy" else None
         return {"design": self.design_at(number), **numbers, "energy_j": energy_j, "pace": float(self.pace[number]),
-                "times_s": times, "meets_all": bool(self.meets[number])}  # fmt: skip
+                "times_s": times, "meets_all": bool(self.meets[number]),
+                "misses": [name for name, missed in self.misses if missed[number]]}  # fmt: skip
 
     def __repr__(self) -> str:
         row = self._row(self.nearest)
@@ -414,23 +425,16 @@ def _many(sweep: FigureSweep) -> Chip:
     return chips_of(start, lanes)
 
 
-def _energy(goals: Sequence[Goal], sweeps: Sequence[FigureSweep], made: Silicon) -> float:
-    """Return the energy of a weighed run of all programs [J].
-
-    Raises:
-        UsageError: Nobody published one for the node, or for a format that a program multiplies in.
-    """
-    total = 0.0
+def _energy(goals: Sequence[Goal], sweeps: Sequence[FigureSweep], made: Silicon) -> Any:
+    """Return the energy of a weighed run of all programs on each chip [J]: arithmetic, traffic, and static power."""
+    total: Any = 0.0
     for goal, sweep in zip(goals, sweeps, strict=True):
         flops: dict[str, float] = {}
         for row in sweep.base.rows:
             for name, number in row.flops_by.items():
                 flops[name] = flops.get(name, 0.0) + row.kernel.count * float(number)
-        joules, missing = energy(flops, float(sweep.base.bytes), made.technology)
-        if joules is None or missing:
-            what = ", ".join(missing) or made.technology.node
-            raise UsageError(f"energy: no figure for {what}; give one with own={{'energy': {{{what!r}: 0.5}}}} [pJ]")
-        total += goal.weight * joules
+        moved, *on_chip = (sweep.moved[level.name].ravel() for level in made.chip.memory if level.name in sweep.moved)
+        total += goal.weight * energy(made, flops, moved, sum(on_chip), sweep.time.ravel())
     return total
 
 

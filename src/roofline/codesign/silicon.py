@@ -298,21 +298,28 @@ def die_yield(
     return float(share) if share.ndim == 0 else share
 
 
-def energy(flops: Mapping[str, float], moved: float, tech: Technology) -> tuple[float | None, tuple[str, ...]]:
-    """Return the energy of arithmetic and of main memory [J], and the formats that nobody published one for.
+def energy(made: Silicon, flops: Mapping[str, float], moved: Amount, on_chip: Amount, seconds: Amount) -> Amount:
+    """Return the energy of a run: arithmetic, traffic, and what the area takes meanwhile [J].
 
     Args:
+        made: The chip, or many.
         flops: Contractions by format, two per multiply-add.
-        moved: Traffic of main memory [byte], each of which passes the memory on the chip.
-        tech: The technology.
+        moved: Traffic of main memory [byte].
+        on_chip: Traffic of the memories on the chip [byte].
+        seconds: How long it runs.
+
+    Raises:
+        UsageError: Nobody published a figure that it takes.
     """
-    scale, of_memory = tech.figure("node", "energy"), tech.figure("memory", "energy")
-    each = {name: tech.figure("energy", name) for name in flops}
-    missing = tuple(name for name, value in each.items() if value is None)
-    if scale is None or of_memory is None:
-        return None, missing
-    arithmetic = sum(number / 2 * (each[name] or 0.0) for name, number in flops.items())
-    return 1e-12 * (scale * (arithmetic + moved * (tech.figure("energy", "sram") or 0.0)) + moved * of_memory), missing
+    tech = made.technology
+    names = [("node", "energy"), ("node", "static"), ("memory", "energy"), *(("energy", name) for name in flops)]
+    each = {path: tech.figure(*path) for path in names}
+    if missing := [".".join(path) for path, value in each.items() if value is None]:
+        raise UsageError(f"energy: no figure in {tech.node} for {', '.join(missing)}; give own (--technology, own)")
+    scale, static, of_memory, *of_formats = (value or 0.0 for value in each.values())
+    arithmetic = sum(number / 2 * each for number, each in zip(flops.values(), of_formats, strict=True))
+    dynamic = scale * (arithmetic + on_chip * (tech.figure("energy", "sram") or 0.0)) + moved * of_memory
+    return 1e-12 * dynamic + static * made.area * seconds
 
 
 # --- against dies that were measured ----------------------------------------------------------------------------------
