@@ -305,6 +305,23 @@ def test_layers_called_by_name_and_layers_that_share_a_weight() -> None:
     assert small.module(x[:0]).shape == (0, 16)
 
 
+def test_what_torch_cannot_give_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    net, x = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)), torch.ones(8, 16)
+    for tensor in (torch.zeros(2, 4, device="meta"), torch.eye(4).to_sparse()):
+        with pytest.raises(rl.RooflineError, match="expected an array of numbers"):
+            rl.quant.fake(tensor, "int8")
+    assert rl.quant.sensitivity(net, [x], ["int8"], evaluate=lambda _: torch.tensor(3.0)).base == 3.0
+    with pytest.raises(rl.RooflineError, match="expected several batches, in a list"):
+        rl.quant.sensitivity(net, x)
+    with pytest.raises(rl.RooflineError, match="a loss that can be differentiated"):
+        rl.quant.prune(net, x, by="taylor", loss=lambda _: 3, channels=8)
+    with torch.no_grad():
+        net[0].weight[0, 0] = float("nan")
+    with pytest.raises(rl.RooflineError, match="1 of 16 numbers are not finite"):
+        rl.quant.prune(net, x, channels=8)
+
+
 def test_what_stays_is_named() -> None:
     torch = pytest.importorskip("torch")
     small = rl.quant.quantize_module(torch.nn.MultiheadAttention(16, 2))
@@ -450,6 +467,26 @@ def test_ranges_of_batches() -> None:
     assert cut.high.item() == pytest.approx(np.percentile(np.abs(x), 99.0))
     with pytest.raises(rl.RooflineError, match="several batches have one range for all"):
         rl.quant.calibrate(batches, "int8")
+    assert rl.quant.calibrate([np.zeros((0, 4)), np.ones((2, 4))], "int8-tensor").high.item() == 1.0
+
+
+@pytest.mark.parametrize("word", ["int8-tensor", "int8-tensor-asym"])
+def test_a_percentile_is_the_share_of_numbers_within(word: str) -> None:
+    x = numbers(0, 100_000)
+    cut = rl.quant.calibrate(x, word, "percentile", percentile=99.0)
+    assert ((x >= cut.low.item()) & (x <= cut.high.item())).mean() == pytest.approx(0.99, abs=1e-4)
+    how = {"ranges": "percentile", "percentile": 99.0}
+    small = rl.quant.quantize_arrays({"w": x[None]}, word, **how).layers[0].rounded
+    assert (small.codes == rl.quant.round_to(x[None], word, within=cut).codes).all()
+
+
+@pytest.mark.parametrize("word", ["int4-tensor", "int8-tensor", "fp8-tensor"])
+def test_a_program_counts_one_scale_for_all(word: str) -> None:
+    w = numbers(0, 32, 64)
+    small = rl.quant.quantize_weights(gemm(), {"w": w}, word)
+    assert small.program.tensors["w"].dtype == word.removesuffix("-tensor")
+    (row,) = rl.quant.sensitivity(gemm(), [{"x": numbers(1, 8, 64)}], word, weights={"w": w}).rows
+    assert row.bits * w.size == small.layers[0].rounded.bits - 32
 
 
 # --- files and the command -------------------------------------------------------------------------------------------
@@ -521,6 +558,12 @@ def test_the_command_rounds_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureF
     assert better["output_sqnr_db"] == pytest.approx(rl.quant.deviation(x @ w.T, x @ (w + change).T).sqnr_db, abs=1e-6)
     assert main([*words, "--method", "gptq"]) == 2
     assert "--calibration FILE" in capsys.readouterr().err
+    np.savez(tmp_path / "x.npz", upp=x)
+    for more in ([], ["--mixed", "int8", "--memory-limit", "1MB"]):
+        assert main([words[0], words[1], *more, "--calibration", f"{tmp_path}/x.npz"]) == 2
+        assert "no weight is called 'upp'; did you mean up" in capsys.readouterr().err
+    assert main([*words, "--mixed", "int8", "--memory-limit", "1MB"]) == 2
+    assert "give it or --weights" in capsys.readouterr().err
 
 
 def test_the_command_does_not_write_over_what_it_reads(
@@ -580,6 +623,19 @@ def test_the_command_does_not_write_over_what_it_reads(
             lambda: rl.quant.quantize_arrays({"w.codes": np.ones((2, 4)), "w.scale": np.ones((2, 1))}),
             "'w.codes' was rounded already",
         ),
+        (lambda: rl.quant.calibrate([1.0], "int8-tensor", percentile=None), "percentile=None: expected"),  # type: ignore[arg-type]
+        (lambda: rl.quant.gptq(np.ones((2, 4)), np.ones((2, 4)), "int8", damping="a"), "damping='a': expected"),  # type: ignore[arg-type]
+        (lambda: rl.quant.hessian(4.0), "expected batches of one width"),
+        (lambda: rl.quant.quantize_arrays({"w": np.ones((2, 4))}, foo=3), "option='foo'; allowed: ranges"),
+        (lambda: rl.quant.quantize_arrays([1, 2]), "weights: expected arrays by name"),  # type: ignore[arg-type]
+        (lambda: rl.quant.quantize_weights(gemm(), [1]), "weights: expected arrays by name"),  # type: ignore[arg-type]
+        (lambda: rl.quant.observe(gemm(), 5), "expected several batches, in a list, not 5"),  # type: ignore[arg-type]
+        (lambda: rl.quant.observe(3, [1]), "expected a torch.nn.Module, not 3"),
+        (lambda: rl.quant.sensitivity(gemm(), [{}], evaluate=3), "evaluate=3: expected a function"),  # type: ignore[arg-type]
+        (lambda: rl.quant.sensitivity(gemm(), [{}], []), "no formats; give some"),
+        (lambda: rl.quant.Recipe(activations=3), "activations=3: expected a format"),  # type: ignore[arg-type]
+        (lambda: rl.quant.Range(np.nan, np.nan), "1 of 1 numbers are not finite"),
+        (lambda: rl.quant.Range(1.0, -1.0), "from low to high"),
         (lambda: rl.quant.Recipe(damping="much"), "damping='much': expected a number from 0"),  # type: ignore[arg-type]
         (lambda: rl.quant.matmul(np.ones((2, 4)), np.ones((2, 4))), "expected what round_to returns"),
         (lambda: rl.quant.observe(rl.model("gpt2"), [{}]), "leaves open what it computes"),

@@ -19,11 +19,12 @@ from roofline.ir.units import format_bytes, share
 from roofline.passes.formats.quantize import formats_by_name
 from roofline.quant.checkpoints import formats_within
 from roofline.quant.files import read_weights, save
+from roofline.quant.ranges import PERCENTILE
 from roofline.quant.recipes import QuantizedModel
 from roofline.quant.weights import quantize_arrays
 
 _File = Annotated[Path, opt.argument("WEIGHTS", "A .safetensors or .npz file, or a folder of .safetensors.")]
-_Weights = Annotated[str, opt.option(
+_Weights = Annotated[opt.Text, opt.option(
     "--weights FORMAT", "int8, int4-g128, fp8, mxfp4, nvfp4, ...; or FORMAT,PATTERN=FORMAT,... by name.",
     default="int8")]  # fmt: skip
 _Method = Annotated[str, opt.option(
@@ -33,6 +34,8 @@ _Calibration = Annotated[Path | None, opt.option(
     "--calibration FILE", "What matrices are multiplied by: arrays [..., in] by the name of the weight.")]  # fmt: skip
 _Ranges = Annotated[str, opt.option(
     "--ranges NAME", "How scales are found.", complete=("minmax", "percentile", "mse"), default="minmax")]  # fmt: skip
+_Percentile = Annotated[float, opt.option(
+    "--percentile P", "Of the numbers, that --ranges percentile holds.", default="99.9")]  # fmt: skip
 _Order = Annotated[str, opt.option(
     "--order NAME", "In which order GPTQ takes columns.", complete=("natural", "activation"),
     default="natural")]  # fmt: skip
@@ -77,22 +80,26 @@ def quantize(
     file: _File,
     choice: MixedOptions,
     output: opt.OutputOptions,
-    weights: _Weights = "int8",
+    weights: _Weights = None,
     method: _Method = "nearest",
     calibration: _Calibration = None,
     ranges: _Ranges = "minmax",
+    percentile: _Percentile = PERCENTILE,
     order: _Order = "natural",
     out: _Out = None,
 ) -> None:
     """Round the weights of a checkpoint to fewer bits, and show the error of each matrix."""
     inputs = None if calibration is None else read_weights(calibration)
-    limits, how = choice.keywords, {"ranges": ranges, "order": order}
+    limits = choice.keywords
+    how: dict[str, Any] = {"ranges": ranges, "percentile": percentile, "order": order}
     arrays = read_weights(file)
     for read in (file, calibration):
         _check_apart(out, read)
     with progress("quantize", 1.0):
-        chosen = formats_by_name(weights)
+        chosen = formats_by_name(weights or "int8")
         if choice.mixed is not None:
+            if weights is not None:
+                raise UsageError("--mixed chooses among formats of its own; give it or --weights")
             words = opt.names(choice.mixed)
             picked = formats_within(arrays, words, method=method, inputs=inputs, **{**limits, **how})
             chosen = {glob.escape(each): word for each, word in picked.items()}

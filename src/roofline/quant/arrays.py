@@ -24,15 +24,15 @@ def array(x: Any, what: str = "an array") -> Array:
     Raises:
         UsageError: No numbers.
     """
-    if hasattr(x, "detach"):
-        x = x.detach().cpu()
-        x = (x if x.is_complex() else x.double()).numpy()
     try:
+        if hasattr(x, "detach"):
+            x = x.detach().cpu()
+            x = (x if x.is_complex() else x.double()).numpy()
         numbers = np.asarray(x)
         if np.iscomplexobj(numbers):
             raise TypeError
         return numbers.astype(np.float64, copy=False)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, NotImplementedError):  # the last of a meta tensor
         raise UsageError(f"{what}: expected an array of numbers, not {shown(x)}") from None
 
 
@@ -78,9 +78,32 @@ def batches_of(x: Any, what: str = "batches") -> list[Array]:
     """
     several = isinstance(x, Iterable) and not hasattr(x, "shape")
     arrays = [array(each, what) for each in x] if several else [array(x, what)]
-    if not arrays or not any(each.size for each in arrays):
+    arrays = [each for each in arrays if each.size]
+    if not arrays:
         raise UsageError(f"{what}: there are none")
     return arrays
+
+
+def listed(x: Any, what: str, of: str) -> list[Any]:
+    """Return several things as a list; one array or one text is none.
+
+    Raises:
+        UsageError: Not several.
+    """
+    if not isinstance(x, Iterable) or isinstance(x, str | Mapping) or hasattr(x, "shape"):
+        raise UsageError(f"{what}: expected several {of}, in a list, not {shown(x)}")
+    return list(x)
+
+
+def by_name(x: Any, what: str) -> Mapping[str, Any]:
+    """Return a mapping of names.
+
+    Raises:
+        UsageError: Something else.
+    """
+    if not isinstance(x, Mapping) or not all(isinstance(name, str) for name in x):
+        raise UsageError(f"{what}: expected arrays by name, not {shown(x)}")
+    return x
 
 
 def deviation(before: Any, after: Any) -> Deviation:

@@ -18,7 +18,7 @@ from roofline.quant.bit_widths import HELD, limit_text, one_limit
 from roofline.quant.fronts import Front, front
 from roofline.quant.recipes import Layer
 from roofline.quant.sensitivities import with_formats
-from roofline.quant.weights import quantize_arrays
+from roofline.quant.weights import called, check_inputs, quantize_arrays
 from roofline.quant.words import stored_as
 
 
@@ -51,7 +51,7 @@ def formats_within(
         latency_limit: The time of all matmuls on a chip instead [s], or text such as ``"2 ms"``.
         chip: Where they run, in 16 bits besides the weights.
         batch: Rows that each is multiplied by.
-        how: ``ranges``, ``order``, ``damping`` of a :class:`Recipe`, and ``keep``.
+        how: ``ranges``, ``percentile``, ``order``, ``damping`` of a :class:`Recipe`, and ``keep``.
 
     Returns:
         A format by the name of each matrix.
@@ -98,10 +98,12 @@ def _options(
     """Cost and error of each matrix in each format that it can have."""
     options: dict[str, dict[str, tuple[float, float]]] = {}
     refused: list[UsageError] = []
+    check_inputs(inputs or {}, weights)
     for name in weights:
+        own = {each: inputs[each] for each in called(name) if inputs and each in inputs}
         for word in formats:
             try:
-                layer = quantize_arrays({name: weights[name]}, word, method, inputs, name=name, **how).layers[0]
+                layer = quantize_arrays({name: weights[name]}, word, method, own, name=name, **how).layers[0]
             except UsageError as error:  # no matrix, or groups that do not divide it
                 refused.append(error)
                 continue

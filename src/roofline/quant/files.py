@@ -22,6 +22,7 @@ from roofline.ir.files import fault_of, user_path, whole_file
 from roofline.ir.text import shown
 from roofline.ops.elements import E4M3, E5M2, Array
 from roofline.ops.rounding import Quantized, number_format
+from roofline.quant.arrays import by_name
 from roofline.quant.recipes import QuantizedModel
 
 #: Header of a safetensors file, as its own library limits it [byte].
@@ -204,7 +205,9 @@ def save(model: QuantizedModel | Mapping[str, Quantized], path: str | os.PathLik
     file, weights = user_path(path), model.weights if isinstance(model, QuantizedModel) else model
     arrays: dict[str, Array] = {}
     about = {}
-    for name, q in weights.items():
+    for name, q in by_name(weights, "save").items():
+        if not isinstance(q, Quantized):
+            raise UsageError(f"save: {name!r} is {shown(q)}; expected what round_to returns")
         arrays[f"{name}.codes"] = _packed(q)
         arrays[f"{name}.scale"] = np.ascontiguousarray(q.scale, dtype=np.float32)
         if q.zero is not None:

@@ -13,8 +13,8 @@ from roofline.ir.graph import Graph
 from roofline.ir.text import shown
 from roofline.ops.rounding import Format, number_format, quantized
 from roofline.passes.formats.quantize import check_pair, words_for
-from roofline.passes.formats.scales import activation_format
-from roofline.quant.arrays import array, like
+from roofline.passes.formats.scales import activation_format, weight_format
+from roofline.quant.arrays import array, like, listed
 from roofline.quant.observing import AXES, Seen, copied, is_convolution, kind_of, layers_of, observe_module, weight_of
 from roofline.quant.ranges import Range, calibrate
 from roofline.quant.recipes import Layer, QuantizedModel, Recipe, round_layer
@@ -58,7 +58,7 @@ def quantize_module(module: Any, batches: Iterable[Any] = (), recipe: Recipe | s
         recipe = Recipe(recipe)
     if recipe.weights is None:
         recipe = replace(recipe, weights=recipe.activations)
-    words, batches = _words(module, recipe), list(batches)
+    words, batches = _words(module, recipe), listed(batches, "quantize_module", "batches")
     result = copied(module).eval()
     reads = {} if recipe.activations is None else {name: _read_in(result, name, words[name], recipe) for name in words}
     if not batches and recipe.calibrates:
@@ -137,7 +137,7 @@ def _read_in(module: torch.nn.Module, name: str, word: str, recipe: Recipe) -> s
     row = prod(layer.weight.shape[axis] for axis in AXES[kind_of(layer)])
     by_row = recipe.scales == "dynamic" and not is_convolution(layer)
     form = activation_format(str(recipe.activations), row if by_row else None, recipe.scales)
-    check_pair(name, stored_as(as_format(word, row, name)), form)
+    check_pair(name, weight_format(stored_as(as_format(word, row, name)), row, name), form)
     return form
 
 
@@ -156,7 +156,11 @@ class _Rounding:
         if form.per != "channel":
             return cls(form, axis)
         form = number_format(form.name, per="tensor")
-        return cls(form, axis, calibrate(seen.inputs, form, recipe.ranges) if seen.inputs else None)
+        return cls(
+            form,
+            axis,
+            calibrate(seen.inputs, form, recipe.ranges, percentile=recipe.percentile) if seen.inputs else None,
+        )
 
     def __call__(self, layer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         if args:

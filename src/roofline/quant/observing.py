@@ -13,13 +13,14 @@ import numpy as np
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
+from roofline.ir.text import shown
 from roofline.ops.elements import Array
 from roofline.ops.reference import run
 from roofline.ops.registry import OPS
 from roofline.ops.windows import padded, per_axis, taps, window
 from roofline.passes.formats.quantize import weight_matrices
 from roofline.passes.rewriting.clean import settled
-from roofline.quant.arrays import array, check_given, finite
+from roofline.quant.arrays import array, by_name, check_given, finite, listed
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +89,7 @@ def observe(
         >>> observe(g, [{"x": [[1.0, 2.0], [3.0, 4.0]]}], {"w": np.ones((3, 2))})["w"].moment.tolist()
         [[10.0, 14.0], [14.0, 20.0]]
     """
-    batches = list(batches)
+    batches = listed(batches, "observe", "batches")
     if not batches:
         raise UsageError("observe: there are no batches")
     if isinstance(program, Graph):
@@ -120,7 +121,14 @@ def _observe_graph(
 
     numbers = {name: array(each, name) for name, each in weights.items()}
     for batch in batches:
-        run(graph, {**numbers, **{name: array(each, name) for name, each in batch.items()}}, 0, False, watch, {})
+        run(
+            graph,
+            {**numbers, **{name: array(each, name) for name, each in by_name(batch, "a batch").items()}},
+            0,
+            False,
+            watch,
+            {},
+        )
     return seen
 
 
@@ -156,6 +164,12 @@ def left_open(graph: Graph, names: Iterable[str]) -> list[str]:
 
 
 # --- modules ---------------------------------------------------------------------------------------------------------
+
+
+def check_module(module: Any, what: str) -> None:
+    """Refuse what is no PyTorch module."""
+    if not hasattr(module, "named_modules"):
+        raise UsageError(f"{what}: expected a torch.nn.Module, not {shown(module)}")
 
 
 def copied(module: torch.nn.Module) -> torch.nn.Module:
@@ -200,6 +214,7 @@ def is_convolution(layer: Any) -> bool:
 
 def observe_module(module: torch.nn.Module, batches: Iterable[Any], keep: bool = False) -> dict[str, Seen]:
     """Run batches and return what layers read, by their names."""
+    check_module(module, "observe")
     layers = layers_of(module)
     seen = {name: Seen() for name in layers}
 
@@ -239,6 +254,7 @@ def resting(module: torch.nn.Module) -> Iterator[None]:
     """Run a module as for inference, without gradients; each part is in the mode that it was in afterwards."""
     import torch
 
+    check_module(module, "module")
     modes = [(each, each.training) for each in module.modules()]
     module.eval()
     try:

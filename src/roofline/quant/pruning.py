@@ -14,7 +14,7 @@ which of their indices stay and slices every weight that has them. Scores of an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -25,10 +25,12 @@ from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import one_of
+from roofline.ir.text import shown
 from roofline.ops.registry import OPS, Array
 from roofline.passes.parallel.axes import Atom, Axes, Span
 from roofline.passes.rewriting.prune import prune as prune_graph
 from roofline.passes.rewriting.prune import shrinking
+from roofline.quant.arrays import finite
 from roofline.quant.observing import copied, hooked, is_convolution, kind_of, layers_of, resting, weight_of
 
 By = Literal["weight", "activation", "taylor"]
@@ -170,6 +172,7 @@ def _row(
     for elements in batches:
         sums = [_by_index(axes.spans(name), atom, elements[name], by) for name in elements]
         scores += np.sum(sums, 0) ** (2 if by == "taylor" else 1)
+    finite(scores, f"prune: scores along {atom.where}")
     indices = np.sort(np.argsort(-scores, kind="stable")[:size])
     lost = 1 - float(scores[indices].sum() / (scores.sum() or 1.0))
     names = tuple(dict.fromkeys(name for name, _ in axes.users(atom) if name in weights))
@@ -237,10 +240,12 @@ def _batches(
 ) -> Iterator[dict[str, Array]]:  # fmt: skip
     """Yield what each element of each weight adds to the scores of its indices; for ``taylor`` batch by batch."""
     if by == "taylor":
-        if loss is None:
-            raise UsageError("by='taylor' needs loss=, a function from the module to a loss that can be differentiated")
-        losses = loss(module)
-        yield from (_taylor(module, one, weights) for one in ([losses] if hasattr(losses, "backward") else losses))
+        losses = loss(module) if callable(loss) else None
+        for one in losses if isinstance(losses, Iterable) and not hasattr(losses, "backward") else [losses]:
+            if not hasattr(one, "backward"):
+                raise UsageError("by='taylor' needs loss=, a function from the module to a loss that can be "
+                                 f"differentiated, or to several; not {shown(loss)}, to {shown(one)}")  # fmt: skip
+            yield _taylor(module, one, weights)
         return
     squares = _mean_squares(module, args) if by == "activation" else {}
     summed = {node.inputs[1] for node in graph.nodes if OPS[node.op].kind in ("matmul", "conv")}

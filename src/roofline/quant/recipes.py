@@ -17,10 +17,10 @@ from roofline.ops.deviation import Deviation, decibels
 from roofline.ops.elements import Array
 from roofline.ops.rounding import Axis, Format, Quantized, axes_of, rows_of
 from roofline.passes.formats.quantize import Weights, quantize
-from roofline.quant.arrays import deviation, finite
+from roofline.quant.arrays import deviation, finite, listed
 from roofline.quant.formats import round_to
 from roofline.quant.observing import Seen
-from roofline.quant.ranges import Method, within
+from roofline.quant.ranges import PERCENTILE, Method, within
 from roofline.quant.secondorder import Order, checked_moment, gptq, output_error
 from roofline.quant.words import as_format, stored_as
 
@@ -42,6 +42,7 @@ class Recipe:
         damping: Of GPTQ's Hessian, a share of its mean diagonal.
         smooth: Strength of SmoothQuant between 0 and 1 before all else, or ``None``.
         keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
+        percentile: Of numbers, that are within those ranges [%].
 
     Example:
         >>> Recipe("int4-g128", method="gptq").ranges
@@ -57,15 +58,28 @@ class Recipe:
     damping: float = 0.01
     smooth: float | None = None
     keep: Sequence[str] | None = None
+    percentile: float = PERCENTILE
 
     def __post_init__(self) -> None:
         for option, allowed in _WORDS.items():
             one_of(option, getattr(self, option), allowed)
         if not isinstance(self.weights, str | Mapping | None):
             raise UsageError(f"weights={shown(self.weights)}: expected a format, or formats by the names of matrices")
+        if not isinstance(self.activations, str | None):
+            raise UsageError(f"activations={shown(self.activations)}: expected a format, such as int8")
+        if self.keep is not None:
+            listed(self.keep, "keep", "patterns")
+        finite_number("percentile", self.percentile, 50.0, 100.0, above=True)
         for option, value in (("damping", self.damping), ("smooth", self.smooth)):
             if value is not None:
                 finite_number(option, value, 0.0, 1.0)
+
+    @classmethod
+    def of(cls, weights: Weights, method: str, keep: Sequence[str] | None, how: Mapping[str, Any]) -> Recipe:
+        """Return the recipe for weights alone, and refuse options that say nothing of them."""
+        for option in how:
+            one_of("option", option, ("ranges", "order", "damping", "percentile"))
+        return cls(weights, method=method, keep=keep, **how)  # type: ignore[arg-type]
 
     @property
     def calibrates(self) -> bool:
@@ -211,9 +225,9 @@ def round_layer(
                 f"{name}: method='gptq' needs calibration inputs: inputs={{{name!r}: ...}} (--calibration FILE)"
             )
         rounded = gptq(weight, format=form, axis=axis, second=moment, damping=recipe.damping, order=recipe.order,
-                       ranges=recipe.ranges)  # fmt: skip
+                       ranges=recipe.ranges, percentile=recipe.percentile)  # fmt: skip
     else:
-        rounded = round_to(weight, form, axis, within=within(weight, form, recipe.ranges, axis))
+        rounded = round_to(weight, form, axis, within=within(weight, form, recipe.ranges, axis, recipe.percentile))
     sqnr = None
     if moment is not None:
         rows, change = (rows_of(each, rounded.axis) for each in (weight, rounded.values - weight))

@@ -7,12 +7,15 @@ factor (their equation 3 and algorithm 1); columns go in blocks, so that the res
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from roofline.ir.errors import ShapeError, UsageError
+from roofline.ir.numbers import finite_number
 from roofline.ir.sizes import one_of
 from roofline.ops.elements import Array
 from roofline.ops.rounding import (
@@ -29,7 +32,7 @@ from roofline.ops.rounding import (
 )  # fmt: skip
 from roofline.quant.arrays import array, batches_of
 from roofline.quant.formats import round_to
-from roofline.quant.ranges import Method, calibrate, within
+from roofline.quant.ranges import PERCENTILE, Method, Range, calibrate, within
 from roofline.quant.words import as_format
 
 Order = Literal["natural", "activation"]
@@ -55,9 +58,9 @@ def hessian(inputs: Any) -> Array:
     """
     is_nested = isinstance(inputs, list) and bool(inputs) and not hasattr(inputs[0], "shape")
     batches = batches_of([inputs] if is_nested else inputs, "inputs")
-    widths = {each.shape[-1] for each in batches}
-    if len(widths) > 1:
-        raise ShapeError(f"inputs: batches of different widths {sorted(widths)}")
+    widths = {each.shape[-1:] for each in batches}
+    if len(widths) > 1 or () in widths:
+        raise ShapeError(f"inputs: expected batches of one width, not of {sorted(widths)}")
     flat = [each.reshape(-1, each.shape[-1]) for each in batches]
     total: Array = sum(each.T @ each for each in flat)
     return 2.0 * total / sum(map(len, flat))
@@ -73,6 +76,7 @@ def gptq(
     damping: float = 0.01,
     order: Order = "natural",
     ranges: Method = "minmax",
+    percentile: float = PERCENTILE,
 ) -> Quantized:
     """Round the weights of a linear layer so that its outputs on calibration inputs change least.
 
@@ -88,6 +92,7 @@ def gptq(
         order: Of columns: ``natural``, with scales of a group taken when its turn comes; ``activation``, those with the
             largest inputs first (act-order), with scales of the weights as they were.
         ranges: How scales are found, as for :func:`calibrate`.
+        percentile: For these ranges, of the numbers that are within [%].
 
     Returns:
         The weights in the format.
@@ -112,8 +117,9 @@ def gptq(
     form = as_format(format, rows.shape[-1])
     moment = checked_moment(hessian(inputs) if second is None else array(second, "second"), rows.shape[-1], "gptq")
     flat = rows.reshape(-1, rows.shape[-1])
-    nearest = round_to(flat, form, within=within(flat, form, ranges))
-    best = _better_rows(flat, moment, nearest, _by_column(flat, moment, nearest, damping, order, ranges))
+    nearest = round_to(flat, form, within=within(flat, form, ranges, percentile=percentile))
+    find = partial(calibrate, format=form, method=ranges, percentile=percentile)
+    best = _better_rows(flat, moment, nearest, _by_column(flat, moment, nearest, damping, order, find))
     return replace(
         best, axis=axes, codes=rows_back(best.codes.reshape(rows.shape), whole.shape, axes),
         scale=_led(form, best.scale, rows.ndim, rows.shape[:-1]),
@@ -125,8 +131,7 @@ def _check_words(blind: bool, order: str, damping: float) -> None:
     if blind:
         raise UsageError("gptq: give calibration inputs, or their second moment")
     one_of("order", order, get_args(Order))
-    if not 0 <= damping < 1:
-        raise UsageError(f"damping={damping!r}: a share of at least 0 and below 1")
+    finite_number("damping", damping, 0.0, 1.0)
 
 
 def checked_moment(moment: Array, width: int, where: str) -> Array:
@@ -145,7 +150,9 @@ def _led(form: Format, each: Array, ndim: int, lead: tuple[int, ...]) -> Array:
     return each if form.per == "block" else each.reshape(*lead, -1)
 
 
-def _by_column(flat: Array, moment: Array, nearest: Quantized, damping: float, order: str, ranges: Method) -> Quantized:
+def _by_column(
+    flat: Array, moment: Array, nearest: Quantized, damping: float, order: str, find: Callable[[Array], Range]
+) -> Quantized:
     """Round column after column of ``[out, in]``, each with what the ones before it left to make up for.
 
     Columns lie as rows here, one after the other in memory.
@@ -163,7 +170,7 @@ def _by_column(flat: Array, moment: Array, nearest: Quantized, damping: float, o
         errors = np.empty((stop - start, flat.shape[0]))
         for at in range(start, stop):
             if group < width and at % group == 0:
-                limits = calibrate(work[at : at + group].T, form, ranges)
+                limits = find(work[at : at + group].T)
                 own, shift = scales(form, limits.low, limits.high, nearest.tensor_scale)
                 place = slice(at // group, at // group + 1)
                 scale[:, place], wide[at : at + group] = own, own.T * nearest.tensor_scale

@@ -19,13 +19,14 @@ from roofline.ir.graph import Graph
 from roofline.ir.numbers import finite_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import one_of, prod
+from roofline.ir.text import shown
 from roofline.ops.deviation import decibels
 from roofline.ops.reference import execute
 from roofline.ops.registry import Array
 from roofline.passes.formats.quantize import chosen, quantize
-from roofline.quant.arrays import array, finite
+from roofline.quant.arrays import array, by_name, finite, listed
 from roofline.quant.modules import captured, quantize_module
-from roofline.quant.observing import call, copied, left_open
+from roofline.quant.observing import call, check_module, copied, left_open
 from roofline.quant.recipes import Recipe
 from roofline.quant.weights import quantize_weights
 
@@ -169,10 +170,10 @@ def sensitivity(
         [('0.weight', 'int8', True), ('0.weight', 'int4-g32', False)]
     """
     one_of("better", better, get_args(Better))
-    every = list(batches)
+    every = listed(batches, "sensitivity", "batches")
     if not every:
         raise UsageError("sensitivity: give at least one calibration batch")
-    recipe = recipe or Recipe()
+    words, recipe = _listed(formats, "formats"), recipe or Recipe()
     is_graph = isinstance(program, Graph)
     subjected = _OfGraph(program, weights or {}, every, recipe) if is_graph else _OfModule(program, every, recipe)
     meter = _Meter(subjected, evaluate, better)
@@ -180,11 +181,11 @@ def sensitivity(
     rows = tuple(
         LayerCost(name, word, count, float(DTYPES[stored].bits_per_element), *meter({name: word}))
         for name, count in elements.items()
-        for word in _listed(formats)
+        for word in words
         if (stored := _stored(subjected.graph, name, word, recipe.activations))
     )
     if not rows:
-        raise UsageError(f"sensitivity: {', '.join(_listed(formats))} fits no layer of {subjected.graph.name}")
+        raise UsageError(f"sensitivity: {', '.join(words)} fits no layer of {subjected.graph.name}")
     return Sensitivity(subjected.graph, recipe, rows, meter.base, meter.words(len(every)), meter)
 
 
@@ -198,14 +199,17 @@ def with_formats(graph: Graph, formats: Formats, activations: str | None = None)
 def _layers(graph: Graph, patterns: str | Sequence[str], keep: Sequence[str] | None) -> dict[str, int]:
     """Elements of the weights that a pass quantises by default and a pattern names."""
     every = dict.fromkeys(matrix.root for matrix, _ in chosen(graph, "int8", keep))
-    some = [name for name in every if any(fnmatchcase(name, pattern) for pattern in _listed(patterns))]
+    some = [name for name in every if any(fnmatchcase(name, pattern) for pattern in _listed(patterns, "layers"))]
     if not some:
         raise UsageError(f"layers={patterns!r}: names none of {', '.join(list(every)[:6])}")
     return {name: int(prod(graph.tensors[name].shape)) for name in some}
 
 
-def _listed(patterns: str | Sequence[str]) -> list[str]:
-    return [patterns] if isinstance(patterns, str) else list(patterns)
+def _listed(words: str | Sequence[str], what: str) -> list[str]:
+    every = [words] if isinstance(words, str) else listed(words, what, "words")
+    if not every:
+        raise UsageError(f"sensitivity: no {what}; give some")
+    return every
 
 
 def _stored(graph: Graph, name: str, word: str, activations: str | None) -> str:
@@ -224,6 +228,7 @@ class _OfModule:
     """A PyTorch module to be quantised again and again."""
 
     def __init__(self, module: Any, batches: Sequence[Any], recipe: Recipe) -> None:
+        check_module(module, "sensitivity")
         self.module, self.batches, self.recipe = copied(module).eval(), batches, recipe
         self.graph = captured(self.module, batches[0])
 
@@ -258,8 +263,10 @@ class _OfGraph:
 
     def __init__(self, graph: Graph, weights: Mapping[str, Any], batches: Sequence[Any], recipe: Recipe) -> None:
         self.graph, self.recipe, self.drawn = graph, recipe, left_open(graph, graph.outputs)
-        self.batches = [{name: array(each, name) for name, each in batch.items()} for batch in batches]
-        self.weights = {name: array(each, name) for name, each in weights.items()}
+        self.batches = [
+            {name: array(each, name) for name, each in by_name(batch, "a batch").items()} for batch in batches
+        ]
+        self.weights = {name: array(each, name) for name, each in by_name(weights, "weights").items()}
 
     def rounded(self, formats: Formats) -> Mapping[str, Any]:
         """Return all weights, these rounded."""
@@ -283,6 +290,8 @@ class _Meter:
     def __init__(
         self, subjected: _OfModule | _OfGraph, evaluate: Callable[[Any], float] | None, better: Better
     ) -> None:
+        if evaluate is not None and not callable(evaluate):
+            raise UsageError(f"evaluate={shown(evaluate)}: expected a function of the module, or of weights by name")
         self.subjected, self.evaluate = subjected, evaluate
         self.sign = 1 if better == "lower" else -1
         whole = subjected.rounded({})
@@ -301,7 +310,9 @@ class _Meter:
 
     def _score(self, of: Any) -> float:
         assert self.evaluate is not None
-        return finite_number("evaluate(...)", self.evaluate(of))
+        score = self.evaluate(of)
+        number = array(score, "evaluate(...)")
+        return finite_number("evaluate(...)", number.item() if number.size == 1 else score)
 
     def words(self, batches: int) -> str:
         """Say how errors are measured."""

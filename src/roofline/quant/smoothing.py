@@ -14,9 +14,10 @@ import numpy as np
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
+from roofline.ir.numbers import finite_number
 from roofline.ops.elements import Array
 from roofline.passes.formats.quantize import Matrix, weight_matrices
-from roofline.quant.arrays import array, check_given
+from roofline.quant.arrays import array, by_name, check_given
 
 #: Operators through which a positive factor of a channel passes; a view where it leaves the last axis alone.
 _THROUGH = frozenset({"relu", "identity", "dropout", "cast", "view"})
@@ -65,9 +66,8 @@ def smooth(
         >>> new["gain"].tolist(), new["w"][0].tolist()
         ([0.1, 1.0], [10.0, 1.0])
     """
-    if not 0 <= strength <= 1:
-        raise UsageError(f"strength={strength!r}: between 0 and 1")
-    result = {name: array(each, name) for name, each in weights.items()}
+    finite_number("strength", strength, 0.0, 1.0)
+    result = {name: array(each, name) for name, each in by_name(weights, "weights").items()}
     chosen = [joint for joint in joints(graph) if all(name in largest for name, _ in joint.readers)]
     if not chosen:
         raise UsageError(f"{graph.name}: no norm or matmul has channels that only matmuls read; nothing to smooth")

@@ -10,7 +10,7 @@ from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Graph, check_graph
 from roofline.ops.elements import Array
 from roofline.passes.formats.quantize import Weights, chosen, quantize, words_for
-from roofline.quant.arrays import array, check_given, is_whole
+from roofline.quant.arrays import array, by_name, check_given, is_whole, listed
 from roofline.quant.observing import Seen, observe
 from roofline.quant.recipes import QuantizedModel, Recipe, round_layer
 from roofline.quant.secondorder import hessian
@@ -40,7 +40,7 @@ def quantize_weights(
         batches: Inputs of the program by name instead, which runs on them in numpy; refused where the program does not
             say all that it computes.
         keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
-        how: ``ranges``, ``order`` and ``damping`` of a :class:`Recipe`.
+        how: ``ranges``, ``percentile``, ``order`` and ``damping`` of a :class:`Recipe`.
 
     Returns:
         The rounded weights, the error of each, and the program in those formats (``.program``).
@@ -59,11 +59,11 @@ def quantize_weights(
         ('int4-g32', [15, 0, 0])
     """
     check_graph(graph, "quantize_weights", "it")
-    recipe = Recipe(format, method=method, keep=keep, **how)  # type: ignore[arg-type]
-    numbers = {name: array(each, name) for name, each in weights.items()}
-    _check_names(graph, numbers, inputs or {})
-    seen = {name: _seen(each) for name, each in (inputs or {}).items()}
-    if batches := list(batches):
+    recipe = Recipe.of(format, method, keep, how)
+    numbers = {name: array(each, name) for name, each in by_name(weights, "weights").items()}
+    seen = {name: _seen(each) for name, each in by_name(inputs or {}, "inputs").items()}
+    _check_names(graph, numbers, seen)
+    if batches := listed(batches, "batches", "batches"):
         seen |= observe(graph, batches, numbers)
     layers, words = [], {}
     for matrix, word in chosen(graph, format, keep):
@@ -107,7 +107,7 @@ def quantize_arrays(
             ``[..., in]``, or what :func:`observe` saw.
         name: What to call them.
         keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
-        how: ``ranges``, ``order`` and ``damping`` of a :class:`Recipe`.
+        how: ``ranges``, ``percentile``, ``order`` and ``damping`` of a :class:`Recipe`.
 
     Returns:
         The rounded matrices, and the error of each.
@@ -121,8 +121,9 @@ def quantize_arrays(
         >>> print(small.layers[0].rounded.format, list(small.weights))
         int4-g32 ['up.weight']
     """
-    recipe = Recipe(format, method=method, keep=keep, **how)  # type: ignore[arg-type]
-    names = {each: (each, each.removesuffix(".weight")) for each in weights}
+    recipe = Recipe.of(format, method, keep, how)
+    names = {each: called(each) for each in by_name(weights, "weights")}
+    check_inputs(inputs or {}, weights)
     if rounded := [each for each in weights if each.endswith(".codes") and f"{each[:-6]}.scale" in weights]:
         raise UsageError(f"{name}: {rounded[0]!r} was rounded already; roofline.quant.load reads it")
     layers, rest, formats = [], list[str](), words_for(names, format, keep)
@@ -154,6 +155,19 @@ def _summed(weight: Array) -> tuple[int, ...]:
     """Axes that one output sums over: the last; of convolutions, all but the first."""
     is_kernel = weight.ndim > _MATRIX + 1 or (weight.ndim > _MATRIX and weight.shape[-1] < _KERNEL)
     return tuple(range(1, weight.ndim)) if is_kernel else (weight.ndim - 1,)
+
+
+def called(weight: str) -> tuple[str, str]:
+    """Return the names that a weight of a checkpoint goes by."""
+    return weight, weight.removesuffix(".weight")
+
+
+def check_inputs(inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    """Refuse calibration inputs of weights that there are not."""
+    names = [each for weight in weights for each in called(weight)]
+    if unknown := [name for name in by_name(inputs, "inputs") if name not in names]:
+        near = did_you_mean(unknown[0], names) or f"; some are called {', '.join(names[:4])}"
+        raise UsageError(f"inputs: no weight is called {unknown[0]!r}{near} (--calibration FILE)")
 
 
 def _seen(inputs: Any) -> Array | Seen:

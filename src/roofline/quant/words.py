@@ -41,10 +41,10 @@ def as_format(word: str | Format, row: int, where: str = "weights") -> Format:
 
 
 def stored_as(form: Format) -> str:
-    """Return the format of :mod:`roofline.ir.dtypes` that counts a format's bits.
+    """Return the word by which :func:`roofline.passes.quantize` counts a format's bits.
 
     Example:
         >>> stored_as(as_format("int8-tensor", 64)), stored_as(as_format("mxfp8-e5m2", 64))
-        ('int8', 'mxfp8')
+        ('int8-tensor', 'mxfp8')
     """
-    return "-".join(part for part in form.name.split("-") if part not in ("e5m2", "tensor", "asym"))
+    return "-".join(part for part in form.name.split("-") if part not in ("e5m2", "asym"))

@@ -38,6 +38,7 @@ _OPEN = re.compile(r"int[2-8]-g[1-9]\d{0,8}")
 _GROUP = re.compile(r"(?P<head>[a-z]+\d)-g(?P<group>\d+)(?P<tail>(?:-.+)?)")
 #: Groups of plain ``int4`` weights, the first that divides a row.
 _INT4_GROUPS = (128, 64, 32)
+_WHOLE = "-tensor"
 #: What is narrow enough to quantise to [bit].
 _NARROW = 8
 
@@ -46,7 +47,8 @@ def weight_format(word: str, row: int, where: str = "weights") -> str:
     """The format that weights with rows of ``row`` elements are stored in.
 
     Args:
-        word: A narrow format; ``int8``, ``int4``, ``fp8`` and ``fp4`` get the scales of the table above.
+        word: A narrow format; ``int8``, ``int4``, ``fp8`` and ``fp4`` get the scales of the table above, with
+            ``-tensor`` behind it one for the whole, which is not counted.
         row: Elements that are summed over [elements].
         where: Named in errors.
 
@@ -58,6 +60,8 @@ def weight_format(word: str, row: int, where: str = "weights") -> str:
         >>> weight_format("int8", 4096), weight_format("int4", 14336), weight_format("int4-g256", 4096)
         ('int8-g4096-sym', 'int4-g128', 'int4-g256-z16')
     """
+    if isinstance(word, str) and word.endswith(_WHOLE) and word.removesuffix(_WHOLE) in ("int8", "int4", "fp8"):
+        return word.removesuffix(_WHOLE)
     name = _known(word).name
     if name not in _OVER_ALL and DTYPES[name].group == 0:
         plain = _PLAIN_WEIGHTS.get(name)
