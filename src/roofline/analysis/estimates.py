@@ -334,8 +334,10 @@ def count(program: Program, *, phase: str | None = None, dtype: str | None = Non
 
 
 def runs_as(graph: Graph, mode: str) -> Graph:
-    """Return a program as it runs in a mode: fused, unless it is already, where it is compiled."""
-    return pad_matmuls(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
+    """Return a program as it runs in a mode: fused, unless it is already, where it is compiled; compilers pad."""
+    if graph.info.grouped:
+        return pad_matmuls(graph)
+    return pad_matmuls(fuse(graph)) if mode == "compiled" else graph
 
 
 def estimate(

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from roofline.analysis.batches import LARGEST_BATCH
-from roofline.analysis.estimates import Estimate, Mode, runs_as
+from roofline.analysis.estimates import Estimate, Mode
 from roofline.analysis.evaluation import weakest
 from roofline.cost import REGIME
 from roofline.counting.grid import one_point
@@ -33,6 +33,7 @@ from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report
 from roofline.ir.units import format_si
 from roofline.passes.formats.quantize import quantize
+from roofline.passes.fusion.fuse import fuse
 from roofline.passes.parallel.shard import shard
 from roofline.passes.rewriting.batchnorm import fold_batchnorm
 from roofline.passes.rewriting.linears import merge_linears
@@ -69,13 +70,13 @@ def _compiled_too(reference: Reference) -> Reference | None:
     """Compile what is replayed: the graph then has the compiler's kernels."""
     if reference.mode != "graph" or reference.graph.info.grouped:
         return None
-    return replace(reference, graph=runs_as(reference.graph, "compiled"))
+    return replace(reference, graph=fuse(reference.graph, "inductor"))
 
 
 #: Changes beyond those of measured times: what a measured program may have already, or what changes more of it.
 MORE: tuple[Change, ...] = (
-    Change("compile what is replayed", "kernels", _compiled_too, "--mode graph --fuse chains",
-           'rl.passes.fuse(graph, "chains")', "mode='reduce-overhead' of torch.compile"),
+    Change("compile what is replayed", "kernels", _compiled_too, "--mode graph --fuse inductor",
+           'rl.passes.fuse(graph, "inductor")', "mode='reduce-overhead' of torch.compile"),
     Change("cache in fp8", "cache", partial(_cache, "fp8"), "--cache fp8",
            'rl.passes.quantize(graph, cache="fp8")', "with attention that reads such a cache"),
     Change("cache in int8", "cache", partial(_cache, "int8"), "--cache int8",

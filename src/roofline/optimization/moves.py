@@ -77,11 +77,17 @@ def _run(name: str, kind: str, changes: str = EXACT, needs: str = "", **settings
 
 
 def _modes(state: State, target: Target) -> Iterator[Move]:
-    """Take the host out: replay launches where the chip can, else compile the whole."""
-    if state.run.get("mode", "eager") == "eager" and replays(target.chip):
+    """Take the host out: replay launches where the chip can, or compile the whole; of inference kernels come later."""
+    mode, can_replay = state.run.get("mode", "eager"), replays(target.chip)
+    if mode == "eager" and can_replay:
         yield _run("replay as a CUDA graph", "run", needs="shapes that do not change", mode="graph")
-    elif state.run.get("mode") != "compiled":
-        yield _run("compile", "run", ORDER, _WHOLE, mode="compiled")
+    if target.training or not can_replay:
+        yield from _compiled(state, "run")
+
+
+def _compiled(state: State, kind: str) -> Iterator[Move]:
+    if state.run.get("mode") != "compiled":
+        yield _run("compile", kind, ORDER, _WHOLE, mode="compiled")
 
 
 def _devices(state: State, target: Target) -> Iterator[Move]:
@@ -176,12 +182,10 @@ def _fusion(state: State, _: Target) -> Iterator[Move]:
 
 
 def _kernels(state: State, _: Target) -> Iterator[Move]:
-    """Compile: with elementwise and row-wise chains fused, or with just the kernels that torch.compile makes."""
-    grouped = bool(state.graph.info.grouped)
-    if not grouped and state.run.get("mode") != "compiled":
-        yield Move("compile: fuse chains", "kernels", Step.of("fuse", policy="chains"), ORDER, _WHOLE)
-    if not grouped:
+    """Compile: with just the kernels that torch.compile makes, replayed where launches are, or as mode compiled."""
+    if not state.graph.info.grouped:
         yield Move("compile: kernels of torch.compile", "kernels", Step.of("fuse", policy="inductor"), ORDER, _WHOLE)
+    yield from _compiled(state, "kernels")
 
 
 def _precision(state: State, target: Target) -> Iterator[Move]:

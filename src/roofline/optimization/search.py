@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from roofline.counting.grid import unbeaten
 from roofline.diagnosis.advice import WORTH
@@ -78,10 +79,11 @@ def search(target: Target, start: State, kinds: Mapping[str, Kind], beam: int = 
 
 
 def _best_runs(target: Target, points: Sequence[Point]) -> list[Point]:
-    """Return the best ways to run each program: replayed launches are never slower than those of the host."""
-    best: dict[tuple[int, float], Point] = {}
+    """Return the best mode to run each program in: replayed launches are never slower than those of the host."""
+    best: dict[tuple[Any, ...], Point] = {}
     for point in sorted(points, key=lambda point: rank(target, point)):
-        best.setdefault((id(point.state.graph), point.figures.noise), point)
+        settings = frozenset({**point.state.run, "mode": ""}.items())
+        best.setdefault((id(point.state.graph), point.figures.noise, settings), point)
     return list(best.values())
 
 
