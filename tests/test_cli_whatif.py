@@ -181,7 +181,7 @@ WRONG = [
     (["--phase", "train", "--recompute", "some"], ["none, selective, full"]),
     (["--phase", "train", "--recompute", ""], ["none, selective, full"]),
     (["--phase", "train", "--weights", "int4"], ["--weights does not apply"]),
-    (["--phase", "train", "--tf32"], ["--tf32 does not apply"]),
+    (["--phase", "train", "--fuse", "chains"], ["--fuse does not apply"]),
     (["--phase", "train", "--dtype", "int4"], ["allowed: fp32"]),
     (["--phase", "train", "-B", "1,2"], ["give -B one number"]),
     (["--mod", "graph"], ["did you mean --mode?"]),

@@ -113,6 +113,31 @@ def test_a_plan_is_carried_out_on_a_module() -> None:
         found.measured(torch.nn.Linear(3, 3), x)
 
 
+@pytest.mark.parametrize("chip", ["h100-sxm", "tpu-v5e", "epyc-9654"])
+def test_no_mode_by_itself_is_faster_than_the_plan_from_eager(chip: str) -> None:
+    """Rows of odd lengths too, which a compiler pads (torch._inductor.config.shape_padding)."""
+    parts = {
+        "gelu": (rl.workload([{"op": "linear", "m": 4096, "n": 4097, "k": 1023}, {"op": "gelu", "n": 4096 * 4097}],
+                             dtype="bf16"), {}),
+        "prefill": (rl.model("gpt2", phase="prefill", dtype="bf16", layers=1), {"batch": 8, "seq": 512}),
+        "decode": (program("decode"), {"batch": 8, "context": 64}),
+    }  # fmt: skip
+    for graph, sizes in parts.values():
+        found = rl.optimize(graph, chip, error_budget=0, check=False, **sizes)
+        modes = (rl.estimate(graph, chip, mode=mode, **sizes).time for mode in ("eager", "graph", "compiled"))
+        assert found.after.time_s <= 1.01 * min(modes)
+
+
+def test_a_step_of_training_is_compiled_and_put_in_fewer_bits_from_eager() -> None:
+    step, about = rl.model("gpt2", phase="train", layers=1), {"batch": 8, "seq": 128}
+    found = rl.optimize(step, "h100-sxm", error_budget="0.1%", **about)
+    assert [dict(each.options) for each in found.plan.steps] == [{"mode": "compiled"}, {"tf32": True}]
+    assert found.after.time_s == rl.training.train(step, "h100-sxm", mode="compiled", tf32=True, **about).time
+    assert found.gap == 0
+    already = rl.optimize(step, "h100-sxm", error_budget=0, tf32=True, without="run", **about)
+    assert already.plan.steps == ()
+
+
 # --- golden: what the field does --------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,14 +142,13 @@ def _facts(result: Optimization) -> list[tuple[str, Any]]:
         ("memory", size_text(target.memory_limit) if target.memory_limit < float("inf") else ""),
         ("latency", time_text(target.latency_limit) if target.latency_limit < float("inf") else ""),
         ("error", percent(target.error_budget))) if text]  # fmt: skip
-    how = f"{result.tried:,} plans, " + (
-        f"a beam; no plan of these moves is more than {1 + result.gap:.2g}x faster" if result.gap else "all there are"
-    )
+    most = f"no plan of these moves is more than {1 + result.gap:.2g}x faster"
+    rest = f"a beam; {most if isfinite(result.gap) else 'it left others out'}" if result.gap else "all there are"
     needs = dict.fromkeys(move.needs for move in result.moves if move.needs)
     changes = dict.fromkeys(move.changes for move in result.moves)
     return [
         (objective.what, f"{before} before, {after} after: {result.gain:.3g}x"), ("limits", ", ".join(limits)),
-        ("needs", "; ".join(needs)), ("changes", "; ".join(changes)), ("checked", _checked(result)), ("tried", how),
+        ("needs", "; ".join(needs)), ("changes", "; ".join(changes)), ("checked", _checked(result)), ("tried", f"{result.tried:,} plans, {rest}"),
         ("efficiencies", f"{result.after.calibrated}; {result.after.bound}-bound after"),
     ]  # fmt: skip
 

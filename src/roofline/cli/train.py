@@ -89,6 +89,7 @@ def train(
     accumulation: _Accumulation = "fused",
     tokens: _Tokens = None,
     mode: opt.Mode = "eager",
+    tf32: opt.Tf32 = None,
     host: opt.Host = None,
     what_if: opt.ChipOptions = opt.ChipOptions(),  # noqa: B008
 ) -> None:
@@ -100,7 +101,7 @@ def train(
         model, where, sizes, copies, prune=prune, images=layout, micro_batch=micro_batch, tp=tp, sp=sp, pp=pp,
         interleave=interleave, ep=ep, optimizer=optimizer, precision=precision, overlap=not no_overlap,
         overlap_experts=overlap_experts, accumulation=accumulation,
-        mode=mode,
+        mode=mode, tf32=tf32,
     )  # fmt: skip
     show_step(step, output, items)
 
@@ -110,10 +111,10 @@ def step_of(
     run: opt.RunOptions,
 ) -> TrainingStep:  # fmt: skip
     """Return the step of training that options of ``estimate`` and ``check`` describe."""
-    program.refuse_inference(tf32=run.tf32 is not None, regime=run.regime, context=sizes.context)
+    program.refuse_inference(regime=run.regime, context=sizes.context)
     return training_step(
         model, run.cluster(chip), sizes, copies, prune=program.prune, images=program.layout, tp=program.tp,
-        pp=program.pp, ep=program.ep, mode=run.mode, precision=program.dtype,
+        pp=program.pp, ep=program.ep, mode=run.mode, precision=program.dtype, tf32=run.tf32,
     )  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def _sheet(step: TrainingStep, items: float | None) -> Iterator[Any]:
     yield tables.facts([
         ("time", tables.time_and_range(step)),
         ("layout", ", ".join(layout)),
-        ("runs", f"{plan.micro_batches} x {plan.micro_batch}, {plan.precision}, {plan.optimizer}, "
+        ("runs", f"{plan.micro_batches} x {plan.micro_batch}, {plan.precision}{', tf32' * bool(plan.tf32)}, {plan.optimizer}, "
                  f"recompute {plan.recompute}"),
         ("MFU, HFU", f"{tables.percent(step.mfu)}, {tables.percent(step.hfu)}"),
         ("throughput", tables.rate(step.throughput, step.item)),

@@ -110,11 +110,15 @@ def _wide(state: State, target: Target) -> Iterator[Move]:
     formats = {tensor.dtype for tensor in state.graph.tensors.values() if tensor.kind == "weight"}
     if "fp32" not in formats:
         return
-    if not state.run.get("tf32") and faster(target.chip, "tf32", "fp32"):
-        yield _run("tf32 for fp32 contractions", "dtype", ROUNDED.format("tf32"), tf32=True)
+    yield from _tf32(state, target, "dtype")
     dtype = next((each for each in ("bf16", "fp16") if faster(target.chip, each, "fp32")), None)
     if dtype:
         yield Move(f"everything in {dtype}", "dtype", Step.of("cast", dtype=dtype), ROUNDED.format(dtype))
+
+
+def _tf32(state: State, target: Target, kind: str) -> Iterator[Move]:
+    if not state.run.get("tf32") and faster(target.chip, "tf32", "fp32"):
+        yield _run("tf32 for fp32 contractions", kind, ROUNDED.format("tf32"), tf32=True)
 
 
 def _batchnorm(_: State, __: Target) -> Iterator[Move]:
@@ -189,6 +193,7 @@ def _kernels(state: State, _: Target) -> Iterator[Move]:
 
 
 def _precision(state: State, target: Target) -> Iterator[Move]:
+    yield from _tf32(state, target, "precision")
     for name in ("amp-bf16", "mixed-bf16"):
         if faster(target.chip, "bf16", "fp32"):
             yield _run(f"train in {name}", "precision", ROUNDED.format("bf16"), precision=name)

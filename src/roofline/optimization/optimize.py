@@ -55,7 +55,8 @@ class Optimization(Report):
         stages: What it takes at the start and after each step.
         front: Plans within the limits that no other beats in objective, memory and error at once.
         tried: How many plans were estimated.
-        gap: How much faster any plan of these moves could be than this one, at most; 0 where all were tried.
+        gap: How much faster any plan of these moves could be than this one, at most; 0 where all were tried, infinite
+            where nothing bounds it: of a step of training.
         validation: Whether the plan computes the same.
         remarks: What a reader should know.
     """
@@ -333,8 +334,8 @@ def _result(
     rows = stages(target, start, [move.step for move in moves])
     steps, figures = rows[-1][0].steps, tuple(each for _, each in rows)
     validation = validate(target.before, steps) if check and not target.training else None
-    exact = searched.exhaustive or target.training
-    gap = 0.0 if exact else best.figures.time_s / bound(target, searched.last, best.figures) - 1
+    least = best.figures.time_s if searched.exhaustive else bound(target, searched.last, best.figures)
+    gap = best.figures.time_s / least - 1 if least else math.inf
     limits = {"memory_bytes": target.memory_limit, "latency_s": target.latency_limit, "error": target.error_budget,
               "devices": target.devices}  # fmt: skip
     plan = Plan(

@@ -84,14 +84,13 @@ def _coarser_error(was: str, now: str) -> float:
 
 
 def _activation_error(state: State) -> float:
-    """Return the error of what matmuls take in: activations in another format, or fp32 in tf32."""
-    named = [value for step in state.steps for key, value in step.options
-             if key == "activations" or (step.name in ("cast", "autocast") and key == "dtype")]  # fmt: skip
-    named += ["tf32"] * bool(state.run.get("tf32"))
-    precision = str(state.run.get("precision", "")).rpartition("-")[2]
-    named += [precision] * (precision in WIDE and precision != "fp32")
+    """Return the error of what matmuls take in by the steps: activations in another format, or fp32 in tf32."""
+    options = [pair for step in state.steps for pair in step.options]
+    named = [str(value).rpartition("-")[2] if key == "precision" else str(value) for key, value in options
+             if key in ("activations", "dtype", "precision")]  # fmt: skip
+    named += ["tf32"] * (("tf32", True) in options)
     by_row = (f"{name}-g{ROW}-sym" if name in ("int8", "int4") else name for name in named)  # as dynamic scales lie
-    return max(map(format_error, by_row), default=0.0)
+    return max((format_error(name) for name in by_row if name != "fp32"), default=0.0)
 
 
 def error_class(error: float) -> str:

@@ -74,7 +74,7 @@ def search(target: Target, start: State, kinds: Mapping[str, Kind], beam: int = 
         exhaustive &= len(parents) == len(points)
         points = _best_runs(target, [*points, *grown])
         if len(points) > beam:
-            points, exhaustive = _fittest(target, points, beam), False
+            points, exhaustive = _fittest(target, points, beam), exhaustive and name == list(kinds)[-1]
     return Search(tuple(every), tuple(points), exhaustive)
 
 
@@ -159,8 +159,10 @@ def stages(target: Target, start: State, steps: Sequence[Step]) -> list[tuple[St
 def bound(target: Target, points: Sequence[Point], best: Figures) -> float:
     """Return a time that no plan of these moves is below at the batch and on the devices of the best one [s].
 
-    Formats beyond the error budget are none of them: what follows only adds noise.
+    0 for a step of training, of which nothing is known. Formats beyond the error budget are none of them: what follows only adds noise.
     """
+    if target.training:
+        return 0.0
     one = replace(target, batches=() if best.batch is None else (best.batch,))
     alike = (each for each in points
              if each.figures.devices == best.devices and each.figures.noise <= target.error_budget)  # fmt: skip

@@ -41,6 +41,7 @@ class Plan:
         recompute: ``none``, ``selective`` or ``full``.
         optimizer: ``sgd``, ``momentum``, ``adamw``, ``adafactor`` or ``adam8bit``.
         precision: One of :data:`~roofline.passes.training.mixed_precision.PRECISIONS`.
+        tf32: Whether fp32 contractions use tf32; ``None`` as PyTorch runs them.
         overlap: True where gradients and sharded weights travel during the computation.
         overlap_experts: True where tokens travel to the experts during that of another micro-batch.
         accumulation: How gradients of micro-batches add up in ``mixed`` precision, one of :data:`ACCUMULATIONS`.
@@ -58,6 +59,7 @@ class Plan:
     recompute: str = "none"
     optimizer: str = "adamw"
     precision: str = "mixed-bf16"
+    tf32: bool | None = None
     overlap: bool = True
     overlap_experts: bool = False
     accumulation: str = ACCUMULATIONS[0]

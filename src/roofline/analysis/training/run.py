@@ -200,7 +200,7 @@ class Run:
         for row in (row for one in self.virtual_stages for row in one.estimate.rows):
             for dtype, flops in row.flops_by.items():
                 by[dtype] = by.get(dtype, 0.0) + row.kernel.count * float(flops)
-        return self.chip.matmul_peak(max(by, key=lambda dtype: by[dtype]))
+        return self.chip.matmul_peak(max(by, key=lambda dtype: by[dtype]), tf32=bool(self.plan.tf32))
 
 
 def _alike(part: Graph, at: int, number: int) -> Any:

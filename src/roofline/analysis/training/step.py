@@ -179,8 +179,8 @@ def train(
     *,
     batch: int, micro_batch: int | None = None, tp: int = 1, sp: bool = False, pp: int = 1, interleave: int = 1,
     dp: int = 1, ep: int = 1, zero: int = 0,
-    recompute: str = "none", optimizer: str = "adamw", precision: str | None = None, overlap: bool = True,
-    overlap_experts: bool = False, accumulation: str = "fused", mode: Mode = "eager", reserve: str | float = RESERVE,
+    recompute: str = "none", optimizer: str = "adamw", precision: str | None = None, tf32: bool | None = None,
+    overlap: bool = True, overlap_experts: bool = False, accumulation: str = "fused", mode: Mode = "eager", reserve: str | float = RESERVE,
     **sizes: int,
 ) -> TrainingStep:  # fmt: skip
     """Predict a step of training: forward, backward and update, on one device or many.
@@ -204,6 +204,7 @@ def train(
         optimizer: ``sgd``, ``momentum``, ``adamw``, ``adafactor`` or ``adam8bit``.
         precision: ``fp32``, ``bf16``, ``fp16``, ``amp-bf16``, ``amp-fp16``, ``mixed-bf16`` or ``mixed-fp16`` (16-bit
             weights, fp32 master copy and gradients); by the model's format when absent.
+        tf32: As for :func:`roofline.estimate`.
         overlap: Let gradients and sharded weights travel during the computation.
         overlap_experts: Let tokens travel to experts beside another micro-batch (DualPipe, arXiv 2412.19437).
         accumulation: Of gradients in ``mixed`` precision: ``fused`` (Megatron-LM) or ``separate`` (DeepSpeed).
@@ -228,7 +229,7 @@ def train(
     plan = Plan(
         batch=batch, micro_batch=each, tp=tp, sp=sp, pp=pp, interleave=interleave, dp=dp, ep=ep, zero=zero,
         recompute=recompute, optimizer=optimizer, overlap=overlap, overlap_experts=overlap_experts,
-        accumulation=accumulation, precision=usual_precision(graph) if precision is None else precision,
+        accumulation=accumulation, precision=usual_precision(graph) if precision is None else precision, tf32=tf32,
     )  # fmt: skip
     plan.check(cluster)
     plan.check_positions(at.get("S") if "S" in graph.symbols else None)

@@ -77,7 +77,7 @@ def virtual_stage(
     both = backward(own, recompute=plan.recompute, gradients="fp32" if master else None, wrt=inputs)
     fused = master and plan.accumulation == "fused"
     whole = accumulate(both, 1, fused=fused) if plan.micro_batches > 1 else both
-    est = estimate(_without_sends(whole), chip, mode=mode, **sizes)
+    est = estimate(_without_sends(whole), chip, mode=mode, tf32=plan.tf32, **sizes)
     sent = _bytes(own, [node.inputs[0] for node in own.nodes if node.op == "send"], sizes)
     received = _bytes(own, inputs, sizes)  # kept for the backward too, of every micro-batch
     saved_bytes = float(sum(evaluate(total, sizes) for total in saved(both).values()))
