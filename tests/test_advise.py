@@ -86,6 +86,31 @@ def test_memory_that_nobody_published_is_not_short() -> None:
     assert not any(one.option.startswith("--tp") or "run on" in one.change for one in found.first)
 
 
+#: Programs by their words on the command line, which together get every kind of change.
+ADVISED = {
+    "decode": ["gpt2", "h100-sxm", "--phase", "decode", "-S", "512"],
+    "replayed": ["gpt2", "a100-80gb-sxm", "--phase", "prefill", "-B", "4", "-S", "333", "--mode", "graph"],
+    "images": ["resnet18", "h100-sxm", "-B", "64", "--mode", "graph"],
+    "step": ["gpt2", "h100-sxm", "--phase", "train", "-B", "8", "-S", "512"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", list(ADVISED.values()), ids=list(ADVISED))
+def test_what_is_printed_beside_advice_gives_the_time_that_it_says(words: list[str], run: Run) -> None:
+    """In Python by its call where no option has it; a step adds the host's time of its update up by itself."""
+    found, exact = run("advise", *words, "--json").data, 1e-9 if "train" not in words else 0.04
+    options, batch = list[str](), int(words[words.index("-B") + 1]) if "-B" in words else 1
+    assert found["rows"]
+    for row in found["rows"]:
+        if not row["option"]:
+            break
+        options += row["option"].split()
+        made = run("estimate", *words, *options, "--json")
+        took = made.data["time_s"] if "train" in words else made.row["time_s"]
+        items = int(options[options.index("--batch") + 1]) if "--batch" in options else batch
+        assert took * batch / items == pytest.approx(row["together_s"], rel=exact), row["change"]
+
+
 def test_the_number_of_things_is_what_was_asked_for() -> None:
     assert len(advised(first=1).first) == 1
     with pytest.raises(rl.RooflineError, match="first"):

@@ -149,6 +149,7 @@ def _facts(result: Optimization) -> list[tuple[str, Any]]:
     return [
         (objective.what, f"{before} before, {after} after: {result.gain:.3g}x"), ("limits", ", ".join(limits)),
         ("needs", "; ".join(needs)), ("changes", "; ".join(changes)), ("checked", _checked(result)), ("tried", f"{result.tried:,} plans, {rest}"),
+       
         ("efficiencies", f"{result.after.calibrated}; {result.after.bound}-bound after"),
     ]  # fmt: skip
 

@@ -174,7 +174,9 @@ class ProgramOptions(FormatOptions):
         for name, value in {**formats, "fuse": self.fuse, **others}.items():
             if value is None or value is False or (value == 1 and value is not True):
                 continue
-            hint = "its formats are those of --dtype, such as amp-bf16" if name in formats else "see roofline train --help"
+            hint = (
+                "its formats are those of --dtype, such as amp-bf16" if name in formats else "see roofline train --help"
+            )
             raise UsageError(f"--{name} does not apply to --phase train; {hint}")
 
 

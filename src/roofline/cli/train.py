@@ -155,8 +155,8 @@ def _sheet(step: TrainingStep, items: float | None) -> Iterator[Any]:
     yield tables.facts([
         ("time", tables.time_and_range(step)),
         ("layout", ", ".join(layout)),
-        ("runs", f"{plan.micro_batches} x {plan.micro_batch}, {plan.precision}{', tf32' * bool(plan.tf32)}, {plan.optimizer}, "
-                 f"recompute {plan.recompute}"),
+        ("runs", f"{plan.micro_batches} x {plan.micro_batch}, {plan.precision}{', tf32' * bool(plan.tf32)}, "
+                 f"{plan.optimizer}, recompute {plan.recompute}"),
         ("MFU, HFU", f"{tables.percent(step.mfu)}, {tables.percent(step.hfu)}"),
         ("throughput", tables.rate(step.throughput, step.item)),
         ("work", f"{format_si(step.model_flops, 'FLOP')} by the model, "

@@ -46,6 +46,8 @@ BATCH_PAYS = 0.1
 LITTLE = 0.1
 #: The first change of the tables, the mildest, comes first that saves this share of what the best one does.
 MILD = 0.6
+#: Kinds of changes of a step of training: how it runs, and in which formats.
+OF_STEPS = ("run", "math")
 #: Larger chips that are tried, the next ones by bandwidth.
 LARGER = 3
 
@@ -307,14 +309,27 @@ def _worth(now: Reference, each: _Tried) -> bool:
 
 def _options(now: Reference) -> list[_Tried]:
     """Make each change of the tables."""
-    made = []
+    made, steps = [], now.graph.backward_start is not None
     for change in (*CHANGES, *MORE):
-        if change.kind == "run" and now.mode != "eager":
+        if change.kind not in OF_STEPS if steps else change.kind == "run" and now.mode != "eager":
             continue  # what is replayed stays so, and is compiled too
-        after = applied(change, now)
+        after = applied(_fused_last(change), now)
         if after is not None and not _no_longer_fits(now, after):
             made.append(_Tried(change, after))
     return made
+
+
+def _fused_last(change: Change) -> Change:
+    """Return a change that is made before kernels are those of a compiler, as where ``--fuse`` stands beside it."""
+
+    def apply(now: Reference) -> Reference | None:
+        last = now.graph.history[-1] if now.graph.history else None
+        if last is None or (last.name, last.options) != ("fuse", (("policy", "inductor"),)):
+            return change.apply(now)
+        after = change.apply(replace(now, graph=last.before))
+        return after and replace(after, graph=fuse(after.graph, "inductor"))
+
+    return replace(change, apply=apply)
 
 
 def _no_longer_fits(now: Reference, after: Reference) -> bool:
@@ -346,7 +361,7 @@ def _batches(now: Reference) -> Iterator[_Tried]:
 
 def _other_devices(now: Reference) -> Iterator[_Tried]:
     """Share it among more devices, or take a larger chip of the same vendor."""
-    for tp in (2, 4, 8):
+    for tp in (2, 4, 8) if now.graph.backward_start is None else ():
         try:
             after = replace(now, graph=shard(now.graph, tp=tp))
             change = Change(f"share each layer among {tp} devices", "devices", lambda _: None, f"--tp {tp}",

@@ -159,7 +159,8 @@ def stages(target: Target, start: State, steps: Sequence[Step]) -> list[tuple[St
 def bound(target: Target, points: Sequence[Point], best: Figures) -> float:
     """Return a time that no plan of these moves is below at the batch and on the devices of the best one [s].
 
-    0 for a step of training, of which nothing is known. Formats beyond the error budget are none of them: what follows only adds noise.
+    0 for a step of training, of which nothing is known. Formats beyond the error budget are none of them: what follows
+    only adds noise.
     """
     if target.training:
         return 0.0

@@ -6,7 +6,7 @@ policy      kernels
 eager       one per operator: all that was internal is written out and read back
 pointwise   producers and consumers that are elementwise, of equal size
 chains      elementwise, row-wise and reducing operators that sweep the same elements (mode ``compiled``)
-inductor    as torch.compile makes them (:mod:`roofline.passes.fusion.inductor`)
+inductor    as torch.compile makes them (:mod:`roofline.passes.fusion.inductor`); estimates take its matmuls as padded
 flash       attention from scores to values (:mod:`roofline.passes.fusion.flash`)
 ideal       everything around one contraction: the bound of what fusing can save (:mod:`roofline.passes.fusion.ideal`)
 ==========  ==========================================================================================================
