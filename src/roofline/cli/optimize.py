@@ -148,8 +148,8 @@ def _facts(result: Optimization) -> list[tuple[str, Any]]:
     changes = dict.fromkeys(move.changes for move in result.moves)
     return [
         (objective.what, f"{before} before, {after} after: {result.gain:.3g}x"), ("limits", ", ".join(limits)),
-        ("needs", "; ".join(needs)), ("changes", "; ".join(changes)), ("checked", _checked(result)), ("tried", f"{result.tried:,} plans, {rest}"),
-       
+        ("needs", "; ".join(needs)), ("changes", "; ".join(changes)), ("checked", _checked(result)),
+        ("tried", f"{result.tried:,} plans, {rest}"),
         ("efficiencies", f"{result.after.calibrated}; {result.after.bound}-bound after"),
     ]  # fmt: skip
 
