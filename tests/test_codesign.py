@@ -236,7 +236,8 @@ def test_goals_and_figures_say_what_is_wrong(tmp_path: Path) -> None:
         ({"objective": "price"}, "allowed: area, cost, energy"), ({"node": "N2"}, "allowed: N16, N7, N6, N5"),
         ({"memory_kind": "hbm9"}, "did you mean"), ({"yield_model": "best"}, "allowed: negative_binomial"),
         ({"own": {"node": {"N5": {"wafer": -1}}}}, r"node\.N5\.wafer=-1: expected a number above zero"),
-        ({"own": {"nodes": {}}}, "did you mean"), ({"own": tmp_path / "none.toml"}, "no such file"),
+        ({"own": {"nodes": {}}}, "did you mean"), ({"own": {"node": {"N5": {"wafre": 3}}}}, "did you mean wafer"),
+        ({"own": {"energy": {"fp9": 3}}}, "'fp9': allowed: int8"), ({"own": tmp_path / "none.toml"}, "no such file"),
     ):  # fmt: skip
         with pytest.raises(rl.errors.UsageError, match=message):
             search(goal, {"flops": "x1"}, **options)

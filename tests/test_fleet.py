@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import LONG, examples
@@ -150,8 +152,40 @@ def test_weights_rank_and_name_what_is_wrong(models: Path, tmp_path: Path) -> No
         (tmp_path / "w.csv").write_text(text)
         with pytest.raises(rl.errors.UsageError, match=message):
             fleet.weighed(tmp_path / "w.csv")
+    for wrong, message in (({"b": 1, "c": 2}, "model 'c' is not in this fleet"),
+                           ("model,weight,chip\na,1,l44\n", "chip 'l44' is not in this fleet; did you mean l4"),
+                           ("model,weight\na,1\na,2\n", "a stands there twice")):  # fmt: skip
+        if isinstance(wrong, str):
+            (tmp_path / "w.csv").write_text(wrong)
+        with pytest.raises(rl.errors.UsageError, match=message):
+            fleet.weighed(wrong if isinstance(wrong, dict) else tmp_path / "w.csv")
+    assert replace(fleet, interrupted=True).weighed({"c": 2}).rows
     with pytest.raises(rl.errors.UsageError, match="allowed: gain, lost"):
         fleet.ranked("speed")
+
+
+def test_a_batch_that_limits_choose_too_ranks_once(tmp_path: Path) -> None:
+    question = Question(batches=(8,), limits=("latency=1s", "latency=20ms"), gains=False, mode="graph", seq=64)
+    rows = run("gpt2", "h100-sxm", tmp_path, question, workers=0).rows
+    best = next(row["batch"] for row in rows if row["under"] == "latency=20ms")
+    again = Question(batches=(best,), limits=question.limits[1:], gains=False, mode="graph", seq=64)
+    fleet = run("gpt2", "h100-sxm", tmp_path, again, workers=0)
+    assert [(row["batch"], row["under"]) for row in fleet.ranked()] == [(best, "latency=20ms")]
+    assert fleet.summary()["above_floor_s"] == fleet.ranked()[0]["lost"]
+    batches = [row["batch"] for row in read(tmp_path).ranked("lost")]
+    assert sorted(set(batches)) == sorted(batches)
+
+
+def test_a_command_that_works_out_nothing_fails(tmp_path: Path, run: Run) -> None:
+    common = ("--chips", "l4", "--workers", "0", "--no-gains", "-o", str(tmp_path / "out"))
+    nothing = run("fleet", "nope", *common)
+    assert nothing.code == 1
+    assert "model 'nope' is not known" in nothing.err
+    assert "what to optimise first" not in nothing.out
+    refused = run("fleet", "gpt2", "--weights", "int9", *common)
+    assert refused.code == 2
+    assert "unknown number format 'int9'" in refused.err
+    assert run("fleet", "gpt2", "nope", *common).code == 0
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e6)), max_size=20))
@@ -174,7 +208,8 @@ def test_questions_say_what_is_wrong() -> None:
         ({"batches": ()}, "at least one batch"), ({"batches": (0,)}, "whole numbers from 1"),
         ({"limits": ("latency",)}, "expected latency=50ms"), ({"limits": ("latency=5",)}, "limit latency"),
         ({"limits": ("latency=-3ms",)}, "limits must be positive"), ({"limits": ("memory=0GiB",)}, "must be positive"),
-        ({"mode": "fast"}, "allowed: eager, graph, compiled"),
+        ({"mode": "fast"}, "allowed: eager, graph, compiled"), ({"weights": "int9"}, "unknown number format 'int9'"),
+        ({"weights": "int8,head=int9"}, "'int9'"), ({"cache": "fp9"}, "'fp9'"), ({"dtype": "bf61"}, "mean bf16"),
     ):  # fmt: skip
         with pytest.raises(rl.errors.RooflineError, match=message):
             Question(**wrong)  # type: ignore[arg-type]

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
 from roofline.cli.output import interrupted, note_failed
@@ -68,7 +70,10 @@ def fleet(
     workers: _Workers = None,
     requests: _Requests = None,
 ) -> None:
-    """Work out many programs on chips under limits, and rank what to optimise first; what Ctrl-C stops can go on."""
+    """Work out many programs on chips under limits, and rank what to optimise first; what Ctrl-C stops can go on.
+
+    Exit with 1 where nothing could be worked out.
+    """
     if page is not None:
         if models or into is not None:
             raise UsageError(f"--page {page} is of results that are there; leave out MODELS and --output")
@@ -89,6 +94,8 @@ def fleet(
     output.write(result, _parts(result))
     if result.interrupted:
         interrupted(f"with {len(result.rows):,} answers")
+    if len(result.failed) == len(result.rows):
+        raise typer.Exit(1)
 
 
 def _lengths(lengths: opt.LengthOptions) -> dict[str, Any]:
@@ -121,7 +128,8 @@ def _parts(result: Fleet) -> Iterator[Any]:
     yield facts([("programs", f"{said}, {more}"), ("page", f"{Path(result.folder) / PAGE}")])
     rows = result.ranked("gain" if counts["could_save_s"] else "lost")[:SHOWN]
     heads = "<program|<chip|?<phase|batch|time|bound|saves|<first"
-    yield from ("", table(heads, map(_cells, rows), "what to optimise first"))
+    if rows:
+        yield from ("", table(heads, map(_cells, rows), "what to optimise first"))
 
 
 def _cells(row: dict[str, Any]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from roofline.ir.datafile import read_toml
+from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.files import user_path
 from roofline.ir.text import shown
@@ -117,26 +118,31 @@ def _with_own(shipped: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
                              f"{did_you_mean(str(name), allowed)}")  # fmt: skip
     tables = dict(shipped)
     for name in _NESTED:
-        new = {key: {**shipped[name].get(key, {}), **_figures(f"{name}.{key}", table)}
+        known = list(dict.fromkeys(figure for table in shipped[name].values() for figure in table))
+        new = {key: {**shipped[name].get(key, {}), **_figures(f"{name}.{key}", table, known)}
                for key, table in own.get(name, {}).items()}  # fmt: skip
         tables[name] = {**shipped[name], **new}
     for name in _FLAT:
-        tables[name] = {**shipped[name], **_figures(name, own.get(name, {}))}
+        known = [*shipped[name], *(DTYPES if name == "energy" else ())]
+        tables[name] = {**shipped[name], **_figures(name, own.get(name, {}), known)}
     for name in _OTHER:
         tables[name] = {**shipped[name], **own.get(name, {})}
     return tables
 
 
-def _figures(where: str, table: Any) -> dict[str, dict[str, Any]]:
+def _figures(where: str, table: Any, known: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return figures as tables of a value and its source.
 
     Raises:
-        UsageError: A value that is not a number above zero.
+        UsageError: A figure that nothing uses, or a value that is not a number above zero.
     """
     if not isinstance(table, Mapping):
         raise UsageError(f"technology: {where}={shown(table)}: expected a table of figures")
     figures = {}
     for name, entry in table.items():
+        if name not in known:
+            raise UsageError(f"technology: {where}.{shown(name)}: allowed: {', '.join(known)}"
+                             f"{did_you_mean(str(name), known)}")  # fmt: skip
         figure = dict(entry) if isinstance(entry, Mapping) else {"value": entry, "source": "given"}
         value = figure.get("value")
         if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value > 0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +13,13 @@ from typing import NamedTuple
 from roofline.analysis.estimates import MODES
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import find_alias, find_file
+from roofline.ir.dtypes import dtype as find_dtype
 from roofline.ir.errors import RooflineError, UnknownModel, UsageError, did_you_mean
 from roofline.ir.files import read_file, user_path
 from roofline.ir.text import shown
 from roofline.ir.units import limit as most
 from roofline.optimization.identity import chip_hash
+from roofline.passes.formats.quantize import formats_by_name
 from roofline.programs.modelfile import PHASES
 
 #: Suffixes of files that describe a program. A script is code: a fleet runs none.
@@ -54,6 +56,7 @@ class Question:
 
     Raises:
         UsageError: An unknown phase or mode, no batch, or a limit that is none.
+        UnknownDType: No such format.
 
     Example:
         >>> Question(limits=("latency=50ms",)).limits_of("latency=50ms")
@@ -83,6 +86,10 @@ class Question:
             raise UsageError(f"fleet: sizes {shown(sizes)}: expected whole numbers from 1, and at least one batch")
         for limit in self.limits:
             self.limits_of(limit)
+        stored = formats_by_name(self.weights) if self.weights else None
+        weights = stored.values() if isinstance(stored, Mapping) else (stored,)
+        for text in filter(None, (self.dtype, self.activations, self.cache, *weights)):
+            find_dtype(str(text))
 
     @staticmethod
     def limits_of(text: str) -> dict[str, float]:

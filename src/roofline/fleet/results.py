@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from roofline.ir.csvfile import read_table
-from roofline.ir.errors import MissingExtra, UsageError
+from roofline.ir.errors import MissingExtra, UsageError, did_you_mean
 from roofline.ir.files import user_path, whole_file
 from roofline.ir.report import Report
 from roofline.ir.sizes import one_of
@@ -77,17 +77,18 @@ class Fleet(Report):
 
     def summary(self) -> dict[str, Any]:
         """Return how many programs and answers there are, and what they could save."""
+        rows = self.ranked()
         return {"programs": len({row["program_path"] for row in self.rows}), "answers": len(self.timed),
                 "too_large": len(self.too_large), "unmet": len(self.unmet), "failed": len(self.failed),
-                "interrupted": self.interrupted, "above_floor_s": sum(map(_lost, self.timed)),
-                "could_save_s": sum(map(_gain, self.timed))}  # fmt: skip
+                "interrupted": self.interrupted, "above_floor_s": sum(row["lost"] for row in rows),
+                "could_save_s": sum(row["gain"] for row in rows)}  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per row, what there is most to gain from first."""
         return [dict(row) for row in (*self.ranked(), *self.too_large, *self.unmet, *self.failed)]
 
     def ranked(self, by: str = "gain") -> list[dict[str, Any]]:
-        """Return the rows of what runs, what to optimise first at the top.
+        """Return the rows of what runs, what to optimise first at the top; a batch that limits choose too once.
 
         Args:
             by: ``gain``: seconds that the changes save together; ``lost``: seconds above the floor. Both of one item of
@@ -97,8 +98,12 @@ class Fleet(Report):
             UsageError: By anything else.
         """
         one_of("by", by, ("gain", "lost"))
-        times = [row | {"lost": _lost(row), "gain": _gain(row)} for row in self.timed]
-        return sorted(times, key=lambda row: -float(row[by]))
+        once: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in self.timed:
+            same = tuple(row.get(name) for name in ("program_path", *IDENTITY) if name not in ("under", "key"))
+            under = dict.fromkeys(each["under"] for each in (once.get(same, {}), row) if each.get("under"))
+            once[same] = row | {"under": "; ".join(under) or None, "lost": _lost(row), "gain": _gain(row)}
+        return sorted(once.values(), key=lambda row: -float(row[by]))
 
     def weighed(self, weights: str | os.PathLike[str] | Mapping[str, float]) -> Fleet:
         """Return the same with weights of the programs, such as requests a day.
@@ -107,9 +112,16 @@ class Fleet(Report):
             weights: By program; or a CSV file with the columns ``model`` and ``weight``, and ``chip`` where it differs.
 
         Raises:
-            UsageError: No such file or columns, or a weight that is not a number from 0.
+            UsageError: No such file or columns, a weight that is not a number from 0, a program twice, or a program or
+                chip that the fleet, if it is whole, does not have.
         """
         table = _weights(weights)
+        if not self.interrupted:
+            for which, names in (("model", {name for name, _ in table}), ("chip", {chip for _, chip in table} - {""})):
+                known = list(dict.fromkeys(row[which] for row in self.rows))
+                if unknown := sorted(names - set(known)):
+                    raise UsageError(f"weights: {which} {shown(unknown[0])} is not in this fleet"
+                                     f"{did_you_mean(unknown[0], known)}")  # fmt: skip
         rows = (row | {"program_weight": table.get((row["model"], row["chip"]), table.get((row["model"], ""), 0.0))}
                 for row in self.rows)  # fmt: skip
         return replace(self, rows=tuple(rows))
@@ -140,7 +152,7 @@ def _weights(weights: str | os.PathLike[str] | Mapping[str, float]) -> dict[tupl
         columns, rows = read_table(weights)
         if missing := [column for column in ("model", "weight") if column not in columns]:
             raise UsageError(f"{name}: no column {missing[0]!r}; expected model, weight, and chip where it differs")
-    table = {}
+    table: dict[tuple[str, str], float] = {}
     for row in rows:
         try:
             weight = float(row["weight"])
@@ -148,7 +160,10 @@ def _weights(weights: str | os.PathLike[str] | Mapping[str, float]) -> dict[tupl
             weight = -1.0
         if not 0 <= weight < float("inf"):
             raise UsageError(f"{name}: weight {shown(row['weight'])} of {shown(row['model'])}: a number from 0")
-        table[str(row["model"]), str(row.get("chip") or "")] = weight
+        key = str(row["model"]), str(row.get("chip") or "")
+        if key in table:
+            raise UsageError(f"{name}: {', '.join(filter(None, key))} stands there twice")
+        table[key] = weight
     return table
 
 
