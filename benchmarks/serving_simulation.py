@@ -32,10 +32,15 @@ CASES: list[tuple[dict[str, Any], dict[str, list[float]]]] = [
     *[({**ONE, **sizes, "spread": 0.2, "mixed": mixed}, {"users": USERS})
       for sizes in (SHORT, LONG, CHAT) for mixed in (True, False)],
     ({**ONE, **LONG, "prefill_chip": "h100-sxm"}, {"users": USERS}),
+    # users x tokens of each in a step below, at and above what a step holds
+    *[({**ONE, **SHORT, "chunk": 128, **drafts}, {"users": [96 // width, 128 // width, 256 // width]})
+      for drafts, width in (({}, 1), ({"spec": "3:0.8"}, 4))],
+    *[({**ONE, **SHORT, "chunk": 128, **drafts}, {"load": [0.5, 0.9]}) for drafts in ({}, {"spec": "3:0.8"})],
     *[({**ONE, **sizes, "chunk": chunk}, {"load": [0.2, 0.5, 0.8]})
       for sizes in (SHORT, LONG, CHAT) for chunk in (2048, 8192)],
     ({**FOUR, **LONG}, {"load": [0.2, 0.5, 0.8]}),
-    ({**ONE, **LONG, "prefill_chip": "h100-sxm"}, {"load": [0.2, 0.5, 0.8]}),
+    *[({**ONE, **LONG, "prefill_chip": "h100-sxm", "servers": servers}, {"load": [0.2, 0.5, 0.8]})
+      for servers in ((1, 1), (3, 2))],
 ]  # fmt: skip
 
 

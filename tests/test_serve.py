@@ -189,6 +189,26 @@ def test_what_arrives_at_random_leaves_at_the_same_rate(share: float, prompt: in
     assert open_loop(DENSE.steps(), work, 1.05 * most).first_token == np.inf
 
 
+@given(
+    prompt=st.integers(50, 5000), new=st.integers(20, 1000), chunk=st.integers(64, 4096), running=st.integers(1, 1000),
+    drafted=st.integers(0, 5), spread=st.sampled_from([0.0, 0.2]),
+)  # fmt: skip
+@settings(max_examples=examples(20))
+def test_more_users_are_answered_no_slower_whatever_a_step_holds(
+    prompt: int, new: int, chunk: int, running: int, drafted: int, spread: float
+) -> None:
+    """Users beyond what fills the steps only wait; and no closed loop has more than what random arrivals may have.
+
+    A tile of rows more, or a step more of a short life, is a loss of some per cent to a server that admits all it can.
+    """
+    work = Work(prompt, new, chunk, running, speculation=Speculation(drafted, 0.7), spread=spread)
+    some = chunk / (drafted + 1)  # as many sequences fill a step
+    users = np.unique(np.maximum(np.round([1, some / 4, some / 2, some - 1, some, some + 1, 2 * some, 8 * some]), 1))
+    rates = closed_loop(DENSE.steps(), work, users, waves=False).rate
+    assert (rates >= 0.9 * np.maximum.accumulate(rates)).all()
+    assert largest_rate(DENSE.steps(), work) >= 0.9 * rates.max()
+
+
 def test_prompts_in_turns_stop_those_that_decode() -> None:
     beside, apart = (closed_loop(DENSE.steps(), Work(4000, 500, 8192, 128, mixed=mixed), 64) for mixed in (True, False))
     assert apart.first_token == apart.first_wave > 5 * beside.first_token

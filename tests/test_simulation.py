@@ -56,6 +56,16 @@ def test_users_of_a_busy_server_wait_for_all_others() -> None:
     assert run.requests_per_s == pytest.approx(100, rel=0.01)
 
 
+def test_tokens_a_second_are_those_of_a_server_that_neither_fills_nor_empties() -> None:
+    """20 requests a second of 500 tokens, each of which takes 5 s, are 10,000 tokens/s, however few are sent."""
+    for requests in (500, 4000):
+        run = simulate(Linear(step=0.01), prompt=50, new_tokens=500, qps=20, requests=requests, policy=Policy(chunk=8192))
+        came, (start, end) = run.requests["arrival_s"], run.window
+        sent = ((came > start - 5) & (came <= end - 5)).sum() / (end - start)  # those that are answered in this time
+        assert run.requests_per_s == pytest.approx(sent, rel=0.01)
+        assert run.tokens_per_s == pytest.approx(10_000, rel=4 / np.sqrt(requests))
+
+
 def test_users_that_are_served_together_only_pace_each_other() -> None:
     """Eight users, each with a step for its prompt in nine: steps of 9 tokens, of which the answers take 8."""
     run = simulate(Linear(step=0.002, read=1e-6), prompt=1, new_tokens=9, concurrency=8, requests=400,
@@ -221,6 +231,9 @@ LLAMA = {"model": "llama-3-8b", "chip": "h100-sxm", "prompt": 4000, "new_tokens"
     [
         ({}, {"concurrency": 8}),
         ({"chunk": 512}, {"concurrency": 64}),  # every step is full of prompts
+        ({"chunk": 64, "prompt": 400, "new_tokens": 50}, {"concurrency": 63}),  # sequences alone would fill a step
+        ({"chunk": 64, "prompt": 400, "new_tokens": 50}, {"concurrency": 100}),
+        ({"chunk": 64, "prompt": 400, "new_tokens": 50}, {"qps": 5.0}),
         ({"prefix": 1000}, {"concurrency": 8}),
         ({"prefix": 3000}, {"concurrency": 64}),  # prompts straddle steps
         ({"chunk": 8192, "spread": 0.2}, {"concurrency": 64}),

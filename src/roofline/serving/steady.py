@@ -55,9 +55,14 @@ Generalized Vacations"; Bertsekas and Gallager, Data Networks, 3.5.2):
 Where a step holds several prompts, one waits for the rest of the step that it finds and is read in the next with all
 that came meanwhile. Sequences that decode share the engine (:func:`_shared`); those that find no blocks wait as for as
 many servers (Allen and Cunneen's approximation, Gross and Harris, Fundamentals of Queueing Theory, 5.1.5). It is stable
-while ``rate * S < 1`` and the sequences that decode, ``rate * D * t``, fit the blocks.
+below the rate of a closed loop in which somebody always waits to be admitted: a queue that never ends is that.
 
-Prompts and answers on different chips: ``x`` servers read prompts, ``y`` decode, and between them a cache is sent.
+Sequences that fill a step leave no room for the prompts of others, so that fewer decode and the room is back. With
+steps full of ``d`` sequences and the rest of prompts, as many come as leave, ``d / D = (chunk - d (K + 1)) / r``: more
+than ``d = chunk * D / (r + (K + 1) D)`` never decode for long, however many run.
+
+Prompts and answers on different chips: ``x`` servers read prompts, ``y`` decode, and between them a cache is sent. A
+request goes to the server with the fewest, so that those of a kind are served from one queue, and share their blocks.
 Throughput is the least of what the readers, the decoders' blocks and the users allow (asymptotic bounds, Lazowska et
 al. 1984, Quantitative System Performance, 5.2), and whoever does not fit waits before the first token.
 
@@ -87,8 +92,6 @@ BUSY = 1 - 1e-9
 COUNTED = np.arange(3, 11)
 #: Passes in which prompts that come together, and wait for each other, are found; and what stands for nothing.
 PASSES, TINY = 3, 1e-30
-#: To what share the largest rate is found.
-PRECISE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -212,9 +215,14 @@ class Work:
         return self.prompt + self.new_tokens / 2
 
     def room(self, decodes: Any) -> Floats:
-        """Return tokens of prompts that a step has room for beside decoding sequences."""
-        decoding = np.asarray(decodes, dtype=np.float64) * (self.speculation.drafted + 1) * self.mixed
-        return np.asarray(np.maximum(self.chunk - decoding, 1.0))
+        """Return tokens of prompts that a step has room for beside decoding sequences.
+
+        However many run, no more decode in the long run than full steps keep supplied: a sequence that decodes was read
+        first, so of the tokens of a request, which fill the steps, those of its prompt have their share.
+        """
+        width = (self.speculation.drafted + 1) * self.mixed
+        most = self.chunk * self.decode_steps / (self.reads + width * self.decode_steps)
+        return np.asarray(self.chunk - np.minimum(np.asarray(decodes, dtype=np.float64), most) * width)
 
 
 @dataclass(frozen=True)
@@ -481,16 +489,18 @@ def open_loop(steps: StepTimes, work: Work, rate: Any) -> Steady:
         (True, inf)
     """
     rate = np.asarray(rate, dtype=np.float64)
-    server, often = _Server.of(_Engine(steps, work)), rate[..., None]
+    engine = _Engine(steps, work)
+    server, often, load = _Server.of(engine), rate[..., None], rate / _saturated(engine)
     first = waiting = np.zeros_like(rate)
     for _ in range(PASSES):
         # As many prompts come together as in a step; and those that wait when a prompt is read go on to delay it.
-        state = server.at(often, np.clip(waiting, 1.0, None)[..., None], (rate * first)[..., None])
+        together, ahead = (each[..., None] for each in (np.clip(waiting, 1.0, None), rate * first))
+        state = server.at(often, np.minimum(load, BUSY)[..., None], together, ahead)
         waiting, first = rate * state.mean(state.step), state.mean(state.first)
     decodes, most = state.mean(server.decodes), server.decodes[-1]
     # Those that no blocks are free for: a queue of as many servers, half as long as for random lengths.
-    beyond = state.share[..., -1] * state.load / np.maximum(1 - state.load, 1 - BUSY) ** 2 / 2
-    stable = (state.load < BUSY) & (state.mean(state.busy) < BUSY)
+    beyond = state.share[..., -1] * load / np.maximum(1 - load, 1 - BUSY) / 2
+    stable = load < BUSY
     first = np.where(stable, first + beyond / np.maximum(rate, TINY) + work.request_seconds, np.inf)
     per_token = np.where(stable, decodes / np.maximum(rate * max(work.new_tokens - 1, 1), TINY), np.inf)
     users = rate * first + decodes
@@ -499,16 +509,23 @@ def open_loop(steps: StepTimes, work: Work, rate: Any) -> Steady:
                   reading, state.mean(state.mixed), state.mean(server.plain), ~stable)  # fmt: skip
 
 
+def _saturated(engine: _Engine) -> float:
+    """Return the most requests in a second: those of a closed loop, where another one is always there to be admitted."""
+    running = max(engine.work.running, 1)
+    users = np.append(2.0 ** np.arange(np.ceil(np.log2(running))), running)
+    return float(closed_loop(engine.steps, engine.work, users, waves=False).rate.max())
+
+
 @dataclass(frozen=True)
 class _Server:
-    """Times of steps by how many sequences decode, 0 to the most; ``own`` steps read one prompt."""
+    """Times of steps by how many sequences decode, 0 to the most; ``own`` steps read one prompt, ``full`` are the longest."""
 
     engine: _Engine
     decodes: Floats
     room: Floats
     own: Floats
     plain: Floats
-    queued: Floats
+    full: Floats
 
     @staticmethod
     def of(engine: _Engine) -> _Server:
@@ -516,25 +533,30 @@ class _Server:
         d = np.arange(max(int(work.running), 1) + 1, dtype=np.float64)
         room = work.room(d)
         plain = np.where(d > 0, engine.decode(np.maximum(d, 1)), 0.0)
-        full = engine.mixed(room, d, np.maximum(room / work.reads, 1.0))
-        return _Server(engine, d, room, np.ceil(work.reads / room), plain, full * work.reads / room)
+        return _Server(engine, d, room, np.ceil(work.reads / room), plain,
+                       engine.mixed(room, d, np.maximum(room / work.reads, 1.0)))  # fmt: skip
 
-    def at(self, rate: Floats, together: Floats, ahead: Floats) -> _Open:
-        """Return the states at a rate, where prompts are read so many together and find so many ahead of them."""
+    def at(self, rate: Floats, load: Floats, together: Floats, ahead: Floats) -> _Open:
+        """Return the states at a rate, where prompts are read so many together and find so many ahead of them.
+
+        No part of a server is busier than the whole at that load, and no step is longer than a full one.
+        """
         work, read = self.engine.work, self.engine.work.reads
         shares = self.room >= 2 * read
         together = np.where(shares, np.minimum(together, np.maximum(self.room / read, 1.0)), 1.0)
-        mixed = self.engine.mixed(np.minimum(read, self.room) * together, self.decodes, together)
+        mixed = self.engine.mixed(read / self.own * together, self.decodes, together)
         # What a prompt adds to the time of those that decode.
         more = self.own * (mixed - self.plain * work.mixed) / together
-        each, busy = max(work.decode_steps, TINY), rate * self.queued
-        step = (self.plain + ahead * more / each * (self.plain > 0)) / np.maximum(1 - rate * more, 1 - BUSY)
-        share, load = _shared(rate * work.decode_steps * step[..., 1:] / self.decodes[1:])
-        alone = (self.plain + rate * self.queued**2 / np.maximum(1 - busy, 1 - BUSY)) / 2 + self.own * mixed
+        each, queued = max(work.decode_steps, TINY), self.full * read / self.room
+        added, busy = np.minimum(rate * more, load), np.minimum(rate * queued, load)
+        step = (self.plain + ahead * more / each * (self.plain > 0)) / (1 - added)
+        step = np.minimum(step, self.full) if work.mixed else step
+        share = _shared(rate * work.decode_steps * step[..., 1:] / self.decodes[1:], load[..., 0])
+        alone = (self.plain + busy * queued / (1 - busy)) / 2 + self.own * mixed
         # A step as an arrival finds it is longer than the mean one: who came in one step are read in the next.
-        long = step + rate * more**2 / np.maximum(1 - (rate * more) ** 2, 1 - BUSY)
-        first = np.where(shares, long / 2 + self.plain + more * (1 + rate * long), alone)
-        return _Open(share, load, step, mixed, first, busy)
+        long = step + added * more / (1 - added**2)
+        first = np.where(shares, long / 2 + self.plain * work.mixed + more * (1 + rate * long), alone)
+        return _Open(share, step, mixed, first)
 
 
 @dataclass(frozen=True)
@@ -542,18 +564,16 @@ class _Open:
     """How likely so many sequences decode, and what holds then."""
 
     share: Floats
-    load: Floats
     step: Floats
     mixed: Floats
     first: Floats
-    busy: Floats
 
     def mean(self, value: Floats) -> Floats:
         return np.asarray((self.share * value).sum(axis=-1))
 
 
-def _shared(load: Floats) -> tuple[Floats, Floats]:
-    """Return how likely 0, 1, 2, ... sequences decode at a time, and the load with the most of them.
+def _shared(load: Floats, most: Floats) -> Floats:
+    """Return how likely 0, 1, 2, ... sequences decode at a time, where the most of them keep a server so busy.
 
     They share the engine equally, whose pace depends on how many there are: of such a queue only the means matter,
     ``p(d) ~ load(1) * ... * load(d)`` (Kelly 1979, Reversibility and Stochastic Networks, 3.3: symmetric queues).
@@ -561,10 +581,8 @@ def _shared(load: Floats) -> tuple[Floats, Floats]:
     steps = np.cumsum(np.log(np.maximum(load, TINY)), axis=-1)
     logs = np.concatenate([np.zeros((*load.shape[:-1], 1)), steps], axis=-1)
     weights = np.exp(logs - logs.max(axis=-1, keepdims=True))
-    tail = weights[..., -1] * load[..., -1] / np.maximum(1 - load[..., -1], 1 - BUSY)
-    share = weights / (weights.sum(axis=-1) + tail)[..., None]
-    share[..., -1] += 1 - share.sum(axis=-1)
-    return share, load[..., -1]
+    weights[..., -1] /= 1 - most  # and those that wait for a place
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -639,24 +657,36 @@ def open_apart(steps: StepTimes, work: Work, rate: Any, apart: Apart) -> Steady:
         rate: Requests in a second, spread over all servers.
         apart: Those that read.
     """
-    rate = np.asarray(rate, dtype=np.float64)
-    # A server that reads has no other work: a queue for prompts that all take as long (Pollaczek and Khinchine).
+    rate, servers = np.asarray(rate, dtype=np.float64), apart.servers[1]
+    # Those that read have no other work: one queue for prompts that all take as long.
     alone, each = apart.times(work)
     busy = rate * each
-    wait = busy * each * apart.servers[0] / (2 * np.maximum(1 - busy, 1 - BUSY))
-    share_of = rate / apart.servers[1]
-    d = np.arange(max(int(work.running), 1) + 1, dtype=np.float64)
-    plain = _Engine(steps, work).decode(np.maximum(d, 1.0))
-    share, load = _shared(share_of[..., None] * work.decode_steps * plain[1:] / d[1:])
+    wait = _queue(busy, apart.servers[0]) * each
+    d = np.arange(max(int(work.running * servers), 1) + 1, dtype=np.float64)
+    plain = _Engine(steps, work).decode(np.maximum(np.ceil(d / servers), 1.0))
+    loads = rate[..., None] * work.decode_steps * plain[1:] / d[1:]
+    load = loads[..., -1]
+    share = _shared(loads, np.minimum(load, BUSY))
     decodes, stable = (share * d).sum(axis=-1), (load < BUSY) & (busy < BUSY)
-    beyond = share[..., -1] * load / np.maximum(1 - load, 1 - BUSY) ** 2 / 2
-    read = alone + wait + work.request_seconds
-    first = np.where(stable, read + beyond / np.maximum(share_of, TINY), np.inf)
-    answer = decodes / np.maximum(share_of, TINY) + apart.transfer
+    beyond = share[..., -1] * load / np.maximum(1 - load, 1 - BUSY) / 2
+    first = np.where(stable, alone + wait + work.request_seconds + beyond / np.maximum(rate, TINY), np.inf)
+    answer = decodes / np.maximum(rate, TINY) + apart.transfer
     per_token = np.where(stable, answer / max(work.new_tokens - 1, 1), np.inf)
     users, none = rate * (first + answer), np.zeros_like(rate)
-    return Steady(users, users, decodes * apart.servers[1], first, first, per_token, np.where(stable, rate, 0.0), none,
+    return Steady(users, users, decodes, first, first, per_token, np.where(stable, rate, 0.0), none,
                   none + alone, (share * plain).sum(axis=-1), ~stable)  # fmt: skip
+
+
+def _queue(busy: Floats, servers: int) -> Floats:
+    """Return the mean wait for one of some servers, in the time between requests that all of them can take.
+
+    Erlang's C, half of it where all take as long (Gross and Harris, Fundamentals of Queueing Theory, 2.3 and 5.1.5); of
+    one server it is Pollaczek and Khinchine's.
+    """
+    lost, load = np.ones_like(busy), np.minimum(busy, BUSY)
+    for server in range(1, servers + 1):  # Erlang's B of so many
+        lost = load * servers * lost / (server + load * servers * lost)
+    return np.asarray(lost / (1 - load * (1 - lost)) / (1 - load) / 2)
 
 
 def largest_rate(steps: StepTimes, work: Work, apart: Apart | None = None) -> float:
@@ -667,16 +697,8 @@ def largest_rate(steps: StepTimes, work: Work, apart: Apart | None = None) -> fl
         work: The requests, and what the server may do at a time.
         apart: Servers that read the prompts, where others do.
     """
-
-    def stable(rate: float) -> bool:
-        state = open_loop(steps, work, rate) if apart is None else open_apart(steps, work, rate, apart)
-        return bool(np.isfinite(state.first_token))
-
-    reads = _Engine(steps if apart is None else apart.reading, replace(work, speculation=Speculation()))
-    low, high = 0.0, float(1 / reads.mixed(work.reads, 0.0, 1.0))
-    while stable(high):
-        low, high = high, 2 * high
-    while high - low > PRECISE * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if stable(middle) else (low, middle)
-    return low
+    if apart is None:
+        return _saturated(_Engine(steps, work))
+    most = max(work.running, 1)
+    decoding = work.decode_steps * float(_Engine(steps, work).decode(most)) / (most * apart.servers[1])
+    return float(1 / max(apart.times(work)[1], decoding))

@@ -167,7 +167,7 @@ class StepTimes:
             np.asarray(value, dtype=np.float64) for value in (prefill_tokens, past, decodes, context, prompts)
         )
         pp, groups = len(self.stages), np.clip(prompts, 1, self.attention_dp)
-        share = np.ceil(decodes / self.attention_dp - 1e-9)  # the fullest group sets the pace
+        share = self._fullest(decodes)
         share = share if pp == 1 else np.maximum(share / pp, np.minimum(share, 1.0))
         read, prompts = read / groups, np.maximum(prompts / groups, 1.0)
         turns = np.clip(prompts, 1, pp)
@@ -181,6 +181,12 @@ class StepTimes:
         step, sequence = self.overhead
         # Less than nothing is added where kernels are fused that are counted apart: a part of a step at most.
         return np.asarray(np.maximum(total + step + sequence * decodes, total / 2))
+
+    def _fullest(self, sequences: Floats) -> Floats:
+        """Return how many the fullest group has, which sets the pace; in the mean where the number is one."""
+        whole = np.floor(sequences + 1e-9)
+        fewer, more = (np.ceil(many / self.attention_dp) for many in (whole, whole + 1))
+        return np.asarray(fewer + np.maximum(sequences - whole, 0.0) * (more - fewer))
 
     def decode(self, batch: Any, context: Any) -> Floats:
         """Return the time of a decode step [s].

@@ -113,6 +113,9 @@ class Arrivals:
         measured[order[self.first : len(order) - self.users]] = True
         arrival = columns["arrival_s"][order]
         start, end = float(arrival[self.first]), 0.0
+        filled = float(columns["done_s"][order[self.first]])
+        if self.first and not self.users and filled < arrival[-1]:
+            start, end = filled, float(arrival[-1])  # then it empties
         if self.users:
             # users come back in the same order, so that whole rounds of all are cut where the next one begins
             end = float(arrival[self.first + (len(order) - 1 - self.first) // self.users * self.users])
