@@ -59,7 +59,9 @@ def test_users_of_a_busy_server_wait_for_all_others() -> None:
 def test_tokens_a_second_are_those_of_a_server_that_neither_fills_nor_empties() -> None:
     """20 requests a second of 500 tokens, each of which takes 5 s, are 10,000 tokens/s, however few are sent."""
     for requests in (500, 4000):
-        run = simulate(Linear(step=0.01), prompt=50, new_tokens=500, qps=20, requests=requests, policy=Policy(chunk=8192))
+        run = simulate(
+            Linear(step=0.01), prompt=50, new_tokens=500, qps=20, requests=requests, policy=Policy(chunk=8192)
+        )
         came, (start, end) = run.requests["arrival_s"], run.window
         sent = ((came > start - 5) & (came <= end - 5)).sum() / (end - start)  # those that are answered in this time
         assert run.requests_per_s == pytest.approx(sent, rel=0.01)

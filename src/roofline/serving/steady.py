@@ -510,7 +510,7 @@ def open_loop(steps: StepTimes, work: Work, rate: Any) -> Steady:
 
 
 def _saturated(engine: _Engine) -> float:
-    """Return the most requests in a second: those of a closed loop, where another one is always there to be admitted."""
+    """Return the most requests in a second: those of a closed loop, where another one always waits to be admitted."""
     running = max(engine.work.running, 1)
     users = np.append(2.0 ** np.arange(np.ceil(np.log2(running))), running)
     return float(closed_loop(engine.steps, engine.work, users, waves=False).rate.max())
@@ -518,7 +518,7 @@ def _saturated(engine: _Engine) -> float:
 
 @dataclass(frozen=True)
 class _Server:
-    """Times of steps by how many sequences decode, 0 to the most; ``own`` steps read one prompt, ``full`` are the longest."""
+    """Times of steps by how many sequences decode, 0 to the most; ``own`` read one prompt, ``full`` are the longest."""
 
     engine: _Engine
     decodes: Floats
