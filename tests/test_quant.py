@@ -235,7 +235,7 @@ def test_what_works_its_weight_out_anew_is_refused() -> None:
         with pytest.raises(rl.errors.UsageError, match="worked out anew in each forward"):
             rl.quant.quantize_module(layer, recipe="int4-g16-sym")
     with pytest.raises(rl.errors.UsageError, match="remove_weight_norm takes back"):
-        rl.quant.sensitivity(old, [1])
+        rl.quant.quantize_module(nn.Sequential(old, nn.Linear(16, 16)), recipe=rl.quant.Recipe(keep=["0*"]))
 
 
 def test_calibration_runs_as_inference_and_leaves_the_module_as_it_is() -> None:
@@ -245,8 +245,11 @@ def test_calibration_runs_as_inference_and_leaves_the_module_as_it_is() -> None:
     net, x = torch.nn.Sequential(*parts, torch.nn.Linear(16, 4)), torch.randn(32, 16) * 3 + 1
     net[1].eval()
     net[1].momentum, state = 0.5, {name: each.clone() for name, each in net.state_dict().items()}
-    costs = rl.quant.sensitivity(net, [x], ["int8"]).rows
-    assert max(row.error for row in costs) < 1e-4
+    own = {"evaluate": lambda module: (module(x) - net.eval()(x)).square().mean().item()}
+    for how in ({}, own):
+        costs = rl.quant.sensitivity(net.train(), [x], ["int8"], **how).rows
+        assert max(row.error for row in costs) < 1e-4
+    net.train()[1].eval()
     seen = rl.quant.observe(net, [x])
     small = rl.quant.prune(net, x, by="activation", channels=8).module
     assert [each.training for each in net] == [True, False, True, True, True] == [each.training for each in small]

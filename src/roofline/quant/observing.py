@@ -232,7 +232,8 @@ def observe_module(module: torch.nn.Module, batches: Iterable[Any], keep: bool =
 def hooked(
     module: torch.nn.Module, layers: Mapping[str, Iterable[Any]], look: Callable[[str, Any, Any], None]
 ) -> Iterator[None]:
-    """Show what layers read, with their names, while a module rests."""
+    """Show what layers read, with their names, while a module rests and gradients are not kept."""
+    import torch
 
     def show(name: str, layer: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         look(name, layer, args[0] if args else next(iter(named.values()), None))
@@ -242,7 +243,7 @@ def hooked(
         for name, every in layers.items() for layer in every
     ]  # fmt: skip
     try:
-        with resting(module):
+        with resting(module), torch.no_grad():
             yield
     finally:
         for handle in handles:
@@ -251,15 +252,12 @@ def hooked(
 
 @contextmanager
 def resting(module: torch.nn.Module) -> Iterator[None]:
-    """Run a module as for inference, without gradients; each part is in the mode that it was in afterwards."""
-    import torch
-
+    """Run a module as for inference; each part is in the mode that it was in afterwards."""
     check_module(module, "module")
     modes = [(each, each.training) for each in module.modules()]
     module.eval()
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         for each, mode in modes:
             each.training = mode

@@ -331,8 +331,10 @@ def _note(layer: Any, groups: int) -> None:
 
 
 def _check_runs(module: Any, args: Sequence[Any]) -> None:
+    import torch
+
     try:
-        with resting(module):
+        with resting(module), torch.no_grad():
             module(*args)
     except (RuntimeError, ValueError) as error:
         raise UsageError(

@@ -26,7 +26,7 @@ from roofline.ops.registry import Array
 from roofline.passes.formats.quantize import chosen, quantize
 from roofline.quant.arrays import array, by_name, finite, listed
 from roofline.quant.modules import captured, quantize_module
-from roofline.quant.observing import call, check_module, copied, left_open
+from roofline.quant.observing import call, left_open, resting
 from roofline.quant.recipes import Recipe
 from roofline.quant.weights import quantize_weights
 
@@ -228,9 +228,14 @@ class _OfModule:
     """A PyTorch module to be quantised again and again."""
 
     def __init__(self, module: Any, batches: Sequence[Any], recipe: Recipe) -> None:
-        check_module(module, "sensitivity")
-        self.module, self.batches, self.recipe = copied(module).eval(), batches, recipe
-        self.graph = captured(self.module, batches[0])
+        self.module, self.batches, self.recipe = module, batches, recipe
+        with resting(module):
+            self.graph = captured(module, batches[0])
+
+    def score(self, evaluate: Callable[[Any], Any], module: Any) -> Any:
+        """Return what an evaluation gives for a module."""
+        with resting(module):
+            return evaluate(module)
 
     def rounded(self, formats: Formats) -> Any:
         """Return the module with these formats; itself for none."""
@@ -243,7 +248,7 @@ class _OfModule:
         """Yield all that a module returns for each batch."""
         import torch
 
-        with torch.no_grad():
+        with resting(module), torch.no_grad():
             for batch in self.batches:
                 yield from map(array, _tensors(call(module, batch)))
 
@@ -273,9 +278,13 @@ class _OfGraph:
         if not formats:
             return self.weights
         named = {glob.escape(name): word for name, word in formats.items()}
-        how = {word: getattr(self.recipe, word) for word in ("method", "ranges", "order", "damping")}
+        how = {word: getattr(self.recipe, word) for word in ("method", "ranges", "percentile", "order", "damping")}
         batches = self.batches if self.recipe.method == "gptq" else ()
         return quantize_weights(self.graph, self.weights, named, batches=batches, **how).arrays
+
+    def score(self, evaluate: Callable[[Any], Any], weights: Mapping[str, Any]) -> Any:
+        """Return what an evaluation gives for weights."""
+        return evaluate(weights)
 
     def outputs(self, weights: Mapping[str, Any], formats: Formats) -> Iterator[Array]:
         """Yield all results of each batch; what activations are rounded to, the program says."""
@@ -310,7 +319,7 @@ class _Meter:
 
     def _score(self, of: Any) -> float:
         assert self.evaluate is not None
-        score = self.evaluate(of)
+        score = self.subjected.score(self.evaluate, of)
         number = array(score, "evaluate(...)")
         return finite_number("evaluate(...)", number.item() if number.size == 1 else score)
 
