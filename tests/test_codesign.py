@@ -266,3 +266,6 @@ def test_a_chart_shows_the_front() -> None:
     chart = rl.charts.plot(design)
     assert chart.drawing().panels[0].x.label == "area [mm2]"
     assert len(chart.records()) == len(design.front)
+    none = rl.charts.plot(search(f"{DECODE}: 2ms", {"bandwidth": "1,2TB/s"}, base="mi300x"))
+    names = [getattr(mark, "name", "") for mark in none.drawing().panels[0].marks]
+    assert "comes nearest, misses die" in names

@@ -106,7 +106,7 @@ def _why(result: CoDesign, made: Silicon) -> Iterator[tuple[str, str]]:
     words = {"die": f"a die of {made.area / made.dies:,.0f} mm2, where a scanner exposes {RETICLE:,.0f}: "
                     f"--dies {-(-made.area // RETICLE):.0f}",
              "memory": f"memory, of which it has {size_text(made.chip.capacity)}"}  # fmt: skip
-    missed = [words.get(name, f"the time of {name}") for name, missed in result.misses if missed[result.nearest]]
+    missed = [words.get(name, f"the time of {name}") for name in result.missed_at(result.nearest)]
     yield from [("misses", "; ".join(missed))] * bool(missed)
 
 

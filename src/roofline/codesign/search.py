@@ -191,6 +191,10 @@ class CoDesign(Report):
                 if goal.seconds is not None]  # fmt: skip
         return [("die", ~np.broadcast_to(self.chips.can_be_made, self.values.shape)), ("memory", ~self.fits), *late]
 
+    def missed_at(self, number: int) -> list[str]:
+        """Return the limits that a chip misses."""
+        return [name for name, missed in self.misses if missed[number]]
+
     @cached_property
     def meets(self) -> Any:
         """True for each chip that can be made and meets all limits, of time and of memory."""
@@ -286,7 +290,7 @@ class CoDesign(Report):
         energy_j = float(self.values[number]) if self.objective == "energy" else None
         return {"design": self.design_at(number), **numbers, "energy_j": energy_j, "pace": float(self.pace[number]),
                 "times_s": times, "meets_all": bool(self.meets[number]),
-                "misses": [name for name, missed in self.misses if missed[number]]}  # fmt: skip
+                "misses": self.missed_at(number)}  # fmt: skip
 
     def __repr__(self) -> str:
         row = self._row(self.nearest)

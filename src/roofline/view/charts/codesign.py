@@ -22,7 +22,7 @@ class DesignFront(ResultChart[CoDesign]):
         of = self.result
         limited = any(goal.seconds is not None for goal in of.goals)
         front = list(of.front)
-        others = np.setdiff1d(np.flatnonzero(of.fits), front)
+        others = np.setdiff1d(of.able, front)
         others = others[np.linspace(0, len(others) - 1, min(MOST, len(others))).astype(int)] if len(others) else others
         marks: list[Mark] = []
         if len(others):
@@ -31,7 +31,8 @@ class DesignFront(ResultChart[CoDesign]):
         hover = list(map(of.text_at, front))
         marks.append(Points(of.values[front], of.pace[front], "compute", size=4.5, name="front", hover=hover))
         number, said = of.nearest, of.text_at(of.nearest)
-        name = "meets every limit" if of.best is not None else "comes nearest"
+        missed = dict.fromkeys(name if name in ("die", "memory") else "time" for name in of.missed_at(number))
+        name = f"comes nearest, misses {', '.join(missed)}" if missed else "meets every limit"
         marks.append(Points([of.values[number]], [of.pace[number]], "red", "D", 8.0, name, hover=[said]))
         if limited:
             marks.append(Rule(y=1.0, label="limit", colour="soft", dash=True))
