@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata as metadata
 import json
+import sys
 import tempfile
 from dataclasses import replace
 from functools import cache
@@ -160,9 +161,10 @@ def test_weights_in_four_bits_make_a_70b_fit_where_nothing_wider_does() -> None:
     others = [kind for kind in KINDS if kind not in ("formats", "cache")]
     about = {"batch": 1, "context": 512, "check": False, "without": others, "beam": 2}
     part, share = rl.model("llama-3-70b", phase="decode", layers=8), 8 / 80
-    with pytest.raises(rl.errors.DoesNotFit, match=r"--error-budget 20%"):
-        rl.optimize(part, "h100-sxm", memory_limit=share * 80 * 2**30, error_budget=0, **about)
-    found = rl.optimize(part, "h100-sxm", memory_limit=share * 48 * 2**30 + 4 * 2**30, error_budget="20%", **about)
+    room = share * 48 * 2**30 + 4 * 2**30
+    with pytest.raises(rl.errors.DoesNotFit, match=r"what helps: error_budget=0.2 \(--error-budget 20%\)"):
+        rl.optimize(part, "h100-sxm", memory_limit=room, error_budget=0, **about)
+    found = rl.optimize(part, "h100-sxm", memory_limit=room, error_budget="20%", **about)
     assert found.before.memory_bytes > share * 130e9
     assert any("int4" in repr(step) for step in found.plan.steps)
 
@@ -181,6 +183,16 @@ def test_a_step_of_training_recomputes_where_memory_is_short() -> None:
     tight = rl.optimize("gpt2", "h100-sxm", memory_limit=need / 2, **about)
     assert tight.after.memory_bytes <= need / 2
     assert any("recompute" in repr(step) or "micro_batch" in repr(step) for step in tight.plan.steps)
+
+
+def test_only_what_helps_is_said_to_help() -> None:
+    for limit in ({"latency_limit": "1 ns"}, {"memory_limit": "1 MB"}):
+        with pytest.raises(rl.errors.DoesNotFit, match="only other limits help: relax that of") as fault:
+            optimized(**limit)
+        assert "devices" not in str(fault.value)
+    room = optimized(without=("formats", "cache", "kernels", "dtype"), error_budget=0).after.memory_bytes
+    with pytest.raises(rl.errors.DoesNotFit, match=r"what helps: devices=2 \(--devices 2\)$"):
+        optimized(without=("formats", "cache", "kernels", "dtype"), error_budget=0, memory_limit=0.95 * room)
 
 
 def test_devices_share_a_program_that_one_cannot_hold() -> None:
@@ -231,6 +243,38 @@ def test_a_plan_refuses_another_program_and_says_what_changed(tmp_path: Path) ->
     with pytest.raises(rl.RooflineError, match="give it again"):
         named.replay()
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_plan_is_found_by_its_name_in_its_own_phase(run: Run, tmp_path: Path) -> None:
+    step, decode = str(tmp_path / "step.toml"), str(tmp_path / "decode.toml")
+    few = ["-S", "64", "--without", "kernels,formats", "-q"]
+    run("optimize", "gpt2", "h100-sxm", "--phase", "train", "-B", "1", "-S", "64", "-q", "--without",
+        "run,recompute,micro_batch", "-o", step)  # fmt: skip
+    run("optimize", "gpt2", "h100-sxm", "--phase", "decode", *few, "-o", decode)
+    for plan in (step, decode):
+        again = run("optimize", "--replay", plan, "--json").data
+        assert again["rows"] == run("optimize", "gpt2", "--replay", plan, "--json").data["rows"]
+    fails(run("optimize", "gpt2", "--phase", "prefill", "--replay", decode), "another program")
+
+
+def test_a_plan_that_is_beyond_its_limits_says_so(tmp_path: Path) -> None:
+    found = optimized("encoder", error_budget="0.8%", check=True)
+    assert found.validation.noise > found.target.error_budget
+    assert "over the error budget of 0.008" in found.remarks[0]
+    assert found.plan.remarks == found.remarks
+    coarse = replace(found.plan, steps=(rl.optimization.Step.of("quantize", weights="int4-g128"),))
+    said = rl.optimization.replayed(coarse, program("encoder")).changed()
+    assert any("beyond its own limit: error 0.1" in text for text in said)
+    assert any("the same, of other steps" in text for text in found.plan.diff(coarse).about())
+
+
+def test_a_plan_file_needs_an_objective_and_its_validation(tmp_path: Path) -> None:
+    path, text = tmp_path / "plan.toml", _text()
+    for was, now, words in (('objective = "time"', 'objective = "foo"', "objective"),
+                            ("[validation]\n", "", "validation")):  # fmt: skip
+        path.write_text(text.replace(was, now), encoding="utf-8")
+        with pytest.raises(rl.RooflineError, match=words):
+            rl.optimization.load_plan(path)
 
 
 def test_two_plans_are_told_apart() -> None:
@@ -321,6 +365,7 @@ def test_a_policy_that_fails_is_a_remark_and_an_unknown_one_an_error() -> None:
     found = optimized(policy="broken")
     assert found.remarks == ("policy broken: ValueError: no idea; planned without it",)
     assert found.after.time_s == optimized().after.time_s
+    assert "SystemExit: 3" in optimized(policy=lambda *_: sys.exit(3)).remarks[0]
     assert "expected moves" in optimized(policy=lambda *_: [1]).remarks[0]
     with pytest.raises(rl.RooflineError, match="absent cannot be loaded"):
         optimized(policy="absent")
@@ -339,6 +384,10 @@ def test_the_command_writes_replays_compares_and_takes_back(run: Run, tmp_path: 
     assert [row["step"] for row in again["rows"]] == ["as given", *(row["step"] for row in made.data["rows"][:-1])]
     assert all(row["planned_s"] == row["time_s"] for row in again["rows"])
     assert run("optimize", "--diff", plan, less, "--json").data["rows"][-1]["of"] == "first"
+    items = run("optimize", "gpt2", "h100-sxm", "-B", "1,512", "--phase", "decode", "-S", "64", "--objective",
+                "throughput", "--without", "kernels,formats,cache").out  # fmt: skip
+    assert "gains" in items
+    assert "saves" not in items
     assert "planned" in run("optimize", "--replay", plan).out
     fails(run("optimize", "bert-base-uncased", "h100-sxm", "--replay", plan), "another program", "plan again")
     fails(run("optimize", "--replay", plan, "--rollback", "99"), "rollback")
@@ -351,6 +400,7 @@ def test_the_command_writes_replays_compares_and_takes_back(run: Run, tmp_path: 
         (["gpt2", "h100-sxm", "-S", "64", "--objective", "speed"], "objective"),
         (["gpt2", "h100-sxm", "-S", "64", "--objective", "cost"], "--price"),
         (["gpt2", "h100-sxm", "-S", "64", "--error-budget", "lots"], "error_budget"),
+        (["gpt2", "h100-sxm", "-S", "64", "--error-budget", "-1"], "from 0% up to 100%"),
         (["gpt2", "h100-sxm", "-S", "64", "--without", "sleep"], "without"),
         (["gpt2", "h100-sxm", "-S", "64", "--policy", "mine"], "--policy"),
         (["gpt2", "h100-sxm", "-S", "64", "--may-prune", "cats=1"], "cats"),

@@ -78,7 +78,7 @@ def optimize(
         return output.write(apart, _apart(apart))
     if replay is not None:
         stored = load_plan(replay).rollback(rollback)
-        program_given = None if model is None else _given(model, chip, program, run)
+        program_given = None if model is None else _given(model, chip, program, run, again=True)
         anew = replayed(stored, program_given, None if chip is None else run.cluster(chip))
         _save(stored, plan)
         return output.write(anew, _again(anew))
@@ -101,11 +101,13 @@ def optimize(
     output.write(result, _parts(result))
 
 
-def _given(model: str, chip: str | None, program: opt.ProgramOptions, run: opt.RunOptions) -> Program:
+def _given(
+    model: str, chip: str | None, program: opt.ProgramOptions, run: opt.RunOptions, *, again: bool = False
+) -> Program:
     """Return a program by its name where nothing is changed about it, so that a plan can find it anew."""
     graph = program.graph(model, None if chip is None else run.cluster(chip), step=False)
     passes = [step for step in graph.history if step.name != "cast" or program.dtype is None]
-    return graph if passes or program.is_training else model
+    return graph if passes or (again and (program.phase or program.dtype)) else model
 
 
 def _save(plan: Any, path: Path | None) -> None:
@@ -116,7 +118,8 @@ def _save(plan: Any, path: Path | None) -> None:
 def _parts(result: Optimization) -> Iterator[Any]:
     """Show what the plan gains, step by step, what is known of it, and the front."""
     yield heading(result)
-    yield from ("", table("<step|time|?range|saves|<sure|memory|error", _steps(result)), "")
+    gains = "saves" if result.target.objective == "time" else "gains"
+    yield from ("", table(f"<step|time|?range|{gains}|<sure|memory|error", _steps(result)), "")
     yield facts(_facts(result))
     yield from ("", table("<plans that no other beats|time|?batch|memory|error", _front(result)))
     for text in result.remarks:
@@ -126,9 +129,16 @@ def _parts(result: Optimization) -> Iterator[Any]:
 def _steps(result: Optimization) -> Iterator[Sequence[Any]]:
     first = result.before
     yield ("as given", time_text(first.time_s), *_range(first), "", "", size_text(first.memory_bytes), "")
+    objective = result.target.objective
     for row, figures in zip(result.records(), result.stages[1:], strict=True):
-        yield (row["move"], time_text(figures.time_s), *_range(figures), time_text(row["saves_s"]), row["certainty"],
+        gains = time_text(row["saves_s"]) if objective == "time" else _times(row["improvement"])
+        sure = row["certainty"] if objective != "memory" else ""  # how sure the time is, which memory is not
+        yield (row["move"], time_text(figures.time_s), *_range(figures), gains, sure,
                size_text(figures.memory_bytes), percent(figures.noise))  # fmt: skip
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.0f}x" if factor >= 1000 else f"{factor:.3g}x"
 
 
 def _range(figures: Any) -> tuple[str]:
@@ -147,7 +157,7 @@ def _facts(result: Optimization) -> list[tuple[str, Any]]:
     needs = dict.fromkeys(move.needs for move in result.moves if move.needs)
     changes = dict.fromkeys(move.changes for move in result.moves)
     return [
-        (objective.what, f"{before} before, {after} after: {result.gain:.3g}x"), ("limits", ", ".join(limits)),
+        (objective.what, f"{before} before, {after} after: {_times(result.gain)}"), ("limits", ", ".join(limits)),
         ("needs", "; ".join(needs)), ("changes", "; ".join(changes)), ("checked", _checked(result)),
         ("tried", f"{result.tried:,} plans, {rest}"),
         ("efficiencies", f"{result.after.calibrated}; {result.after.bound}-bound after"),
@@ -161,7 +171,6 @@ def _checked(result: Optimization) -> Any:
     text = f"in numpy, on a smaller program: the same to {check.difference:.2g}"
     if check.noise:
         text += f"; rounded, with random weights: {percent(check.noise)} noise"
-        text += ", over the budget: check the quality" * (check.noise > result.target.error_budget)
     text = "; ".join([text, *check.remarks])
     return text if check.agrees else Text(text, style="bold red")
 
@@ -188,6 +197,6 @@ def _apart(apart: PlanDiff) -> Iterator[Any]:
     yield heading(apart)
     yield from ("", table("<of|<step", [(row["of"], row["step"]) for row in apart.records()]))
     ends = [apart.end(plan) for plan in (apart.first, apart.second)]
-    yield facts([(word, f"{time_text(end['time_s'])}, {size_text(end['memory_bytes'])}")
+    yield facts([(word, f"{time_text(end['time_s'])}, {size_text(end['memory_bytes'])}, {percent(end['noise'])} error")
                  for word, end in zip(("first", "second"), ends, strict=True) if end])  # fmt: skip
     yield from apart.about()

@@ -107,8 +107,8 @@ def limit(name: str, value: str | float | None, unit: str, absent: float = math.
     return most
 
 
-def share(value: str | float, name: str) -> float:
-    """Read a share of a whole: ``"90%"``, or a number above 0 up to 1.
+def share(value: str | float, name: str, *, none: bool = False) -> float:
+    """Read a share of a whole: ``"90%"``, or a number above 0 up to 1; 0 too where none of it is allowed.
 
     Raises:
         UnitError: Anything else; a number above 1 may be per cent, which the message asks for.
@@ -123,9 +123,9 @@ def share(value: str | float, name: str) -> float:
     if scale is None:
         raise UnitError(f"{quantity} is not a share; write it as 90% or 0.9")
     number = (float(match[1]) if match else as_float(value)) * scale
-    if not 0 < number <= 1:
+    if not (0 < number <= 1 or (none and number == 0)):
         hint = f": {number:g}% or {number / 100:g}?" if scale == 1 and 1 < number <= 100 else ""
-        raise UnitError(f"{quantity} is no share above 0% up to 100%{hint}")
+        raise UnitError(f"{quantity} is no share {'from' if none else 'above'} 0% up to 100%{hint}")
     return number
 
 

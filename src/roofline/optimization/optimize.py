@@ -30,7 +30,7 @@ from roofline.optimization.moves import KINDS, TRAINING, Kind, Move, pruned
 from roofline.optimization.plans import Plan, about_chip, about_program, versions
 from roofline.optimization.policies import Policy, kinds_by
 from roofline.optimization.rounding import error_class
-from roofline.optimization.search import BEAM, Point, Search, bound, pareto, rank, search, simplest, stages
+from roofline.optimization.search import BEAM, Point, Search, bound, pareto, plan_of, rank, search, simplest, stages
 from roofline.optimization.steps import RUN, State, Step
 from roofline.optimization.target import OBJECTIVES, Figures, Target
 from roofline.optimization.validation import Validation, validate
@@ -39,6 +39,8 @@ from roofline.optimization.validation import Validation, validate
 PER_ITEM, BATCHES = ("throughput", "energy", "cost"), tuple(2**k for k in range(11))
 #: What matmuls in 8 bits cause, and those in 4 bits exceed.
 ERROR_BUDGET = 0.05
+#: One that takes 4 bits.
+LOOSER = 0.2
 #: Kinds of moves for a program that has its backward already.
 _CAPTURED_STEP = ("run", "kernels")
 
@@ -235,7 +237,7 @@ def optimize(
     target.value(target.start(start))  # what is missing is said before the search
     kinds, remark = _kinds(target, prune, without, policy)
     searched = search(target, start, kinds, whole_number("beam", beam, 2))
-    best = simplest(target, start, kinds, _best(target, searched))
+    best = simplest(target, start, kinds, _best(target, start, kinds, searched))
     about = about_program(graph, program, phase, dtype)
     return _result(target, start, searched, best, about, check, [remark] if remark else [])
 
@@ -248,12 +250,11 @@ def _checked_target(
     """Read what is asked of a plan."""
     one_of("objective", objective, tuple(OBJECTIVES))
     memory, latency, error = limits
-    budget = 0.0 if str(error).strip() in ("0", "0.0", "0%") else parse_share(error, "error_budget")
     return _target(
         graph, cluster, sizes, batch, objective=objective,
         training=graph.info.phase == "train" and graph.backward_start is None,
         memory_limit=limit("memory_limit", memory, "B", cluster.device.main.capacity or math.inf),
-        latency_limit=limit("latency_limit", latency, "s"), error_budget=budget,
+        latency_limit=limit("latency_limit", latency, "s"), error_budget=parse_share(error, "error_budget", none=True),
         watts=watts and finite_number("watts", watts, 1e-9), price=price and finite_number("price", price, 1e-9),
         devices=whole_number("devices", devices, most=cluster.devices),
     )  # fmt: skip
@@ -294,7 +295,7 @@ def _kinds(
     return (kinds, "") if policy is None else kinds_by(policy, target.before, target.chip, kinds)
 
 
-def _best(target: Target, searched: Search) -> Point:
+def _best(target: Target, start: State, kinds: Mapping[str, Kind], searched: Search) -> Point:
     """Return the best plan within the limits: of those that are as good, the one that is least noisy.
 
     Raises:
@@ -312,17 +313,33 @@ def _best(target: Target, searched: Search) -> Point:
     how = ", ".join(move.name for move in best.moves) or "the program as given"
     raise DoesNotFit(
         f"{target.before.name} on {target.chip.name}: no plan is within the limits; the nearest ({how}) takes "
-        f"{' and '.join(words[name] for name in broken)}; {_remedy(target, broken)}"
+        f"{' and '.join(words[name] for name in broken)}; " + _remedy(target, start, kinds, searched, best)
     )
 
 
-def _remedy(target: Target, broken: Sequence[str]) -> str:
-    more = min(2 * target.devices, target.cluster.devices)
-    options = [f"devices={more} (--devices {more})"] * (more > target.devices)
-    if target.error_budget < 1:
-        options.append("error_budget=0.2 (--error-budget 20%) for formats of 4 bits")
-    options += ["a smaller batch"] * (max(target.batches, default=1) > 1)
-    return f"what may help: {', '.join(options)}" if options else f"relax the limit of {broken[0]}"
+def _remedy(target: Target, start: State, kinds: Mapping[str, Kind], searched: Search, best: Point) -> str:
+    """Name what brings a plan within the limits: each was tried."""
+    options = list[str]()
+    others = [move for move in best.moves if move.kind != "devices"]
+    for more in (each * target.devices for each in (2, 4, 8) if each * target.devices <= target.cluster.devices):
+        wider = replace(target, devices=more)
+        made = (
+            plan_of(wider, start, kinds, [move, *others])
+            for name, kind in kinds.items()
+            if name == "devices"
+            for move in kind(start, wider)
+        )
+        if any(point is not None and wider.allows(point.figures) for point in made):
+            options.append(f"devices={more} (--devices {more})")
+            break
+    looser = replace(target, error_budget=LOOSER)
+    if target.error_budget < LOOSER and any(looser.allows(point.figures) for point in searched.points):
+        options.append(f"error_budget={LOOSER} (--error-budget {LOOSER:.0%}) for formats of 4 bits")
+    if max(target.batches, default=1) > 1:
+        one = replace(target, batches=(1,), known={})
+        options += ["a smaller batch"] * one.allows(one.best(best.state))
+    broken = ", ".join(target.broken(best.figures))
+    return f"what helps: {', '.join(options)}" if options else f"only other limits help: relax that of {broken}"
 
 
 def _result(
@@ -334,6 +351,12 @@ def _result(
     rows = stages(target, start, [move.step for move in moves])
     steps, figures = rows[-1][0].steps, tuple(each for _, each in rows)
     validation = validate(target.before, steps) if check and not target.training else None
+    if validation and (noise := validation.noise or 0.0) > target.error_budget:
+        remarks = [
+            *remarks,
+            f"over the error budget of {target.error_budget:.3g}: numpy measured noise of {noise:.3g} "
+            "in a layer with random weights; the budget is of formats by themselves, so measure the accuracy",
+        ]
     least = best.figures.time_s if searched.exhaustive else bound(target, searched.last, best.figures)
     gap = best.figures.time_s / least - 1 if least else math.inf
     limits = {"memory_bytes": target.memory_limit, "latency_s": target.latency_limit, "error": target.error_budget,
@@ -385,6 +408,10 @@ class Replayed(Report):
         now = versions()
         said = [f"made with {name} {version}, this is {now.get(name, 'none')}"
                 for name, version in self.plan.versions.items() if now.get(name) != version]  # fmt: skip
+        at = self.stages[-1]
+        reached = {"memory_bytes": at.memory_bytes, "latency_s": at.time_s, "error": at.noise}
+        said += [f"beyond its own limit: {name} {reached[name]:.4g} of {most:.4g}"
+                 for name, most in self.plan.limits.items() if reached.get(name, 0.0) > most]  # fmt: skip
         other = find_cluster(self.chip).device
         if other.name != self.plan.chip.get("name"):
             return [*said, f"made for {self.plan.where}"]
@@ -422,7 +449,7 @@ def replayed(plan: Plan, program: Program | None = None, chip: AnyChip | Cluster
     """
     cluster = find_cluster(plan.where if chip is None else chip)
     state = plan.replay(program)
-    graph = plan.named() if program is None else as_graph(program)
+    graph = plan.given(program)
     first = plan.figures[0].get("batch") if plan.figures else 1
     batches = [each.get("batch") or 1 for each in plan.figures] if first else None
     target = _target(graph, cluster, plan.sizes, batches if "B" in graph.symbols else None, objective="time",

@@ -25,9 +25,11 @@ from roofline.ir.files import user_path, whole_file
 from roofline.ir.graph import Graph
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, plain
+from roofline.ir.sizes import one_of
 from roofline.ir.text import shown
 from roofline.optimization.identity import chip_hash, differences, identity
 from roofline.optimization.steps import MAX_STEPS, MAX_TEXT, RUN, State, Step, replay
+from roofline.optimization.target import OBJECTIVES
 from roofline.programs.library import models
 from roofline.programs.modelfile import first_fault
 
@@ -85,7 +87,7 @@ class _File(_Table):
     start: dict[Word, Plain] = {}
     steps: Annotated[list[dict[Word, Plain | list[Plain]]], Field(max_length=MAX_STEPS)] = []
     figures: Annotated[list[_Figures], Field(max_length=MAX_STEPS + 1)] = []
-    validation: dict[Word, Plain | list[Plain]] = {}
+    validation: dict[Word, Plain | list[Plain]]
     remarks: Annotated[list[Word], Field(max_length=MAX_STEPS)] = []
 
 
@@ -172,7 +174,7 @@ class Plan:
         Raises:
             UsageError: Another program: says what changed; or one that was given as a graph, and now is not.
         """
-        graph = self.named() if program is None else as_graph(program)
+        graph = self.given(program)
         now = identity(graph)
         if now["hash"] != self.program.get("hash"):
             raise UsageError(f"the plan was made for another program than this {graph.name}: "
@@ -190,13 +192,21 @@ class Plan:
         """Return the program, by how it was given.
 
         Raises:
-            UsageError: It is no model that ships.
+            UsageError: It is no name of a model that ships.
         """
         name = self.program.get("given")
         if name not in models():  # a file may be a script, which would run
-            raise UsageError(f"the plan was made for {shown(self.program.get('title'))}, no model that ships; give it "
-                             "again: plan.replay(program), or MODEL on the command line")  # fmt: skip
+            raise UsageError(f"the plan was made for {shown(self.program.get('title'))}, not by a name that ships; "
+                             "give it again: plan.replay(program), or MODEL on the command line")  # fmt: skip
         return as_graph(name, self.program.get("phase_given"), self.program.get("dtype_given"))
+
+    def given(self, program: Program | None) -> Graph:
+        """Return the program, given again; where that is by its own name, in the phase of the plan."""
+        if program is None:
+            return self.named()
+        if program != self.program.get("title"):
+            return as_graph(program)
+        return as_graph(program, self.program.get("phase"), self.program.get("dtype_given"))
 
     def diff(self, other: Plan) -> PlanDiff:
         """Compare this plan with another one.
@@ -242,6 +252,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         data = _File(**read_toml(where, UsageError)).model_dump(exclude_none=True)
         del data["format"]
         Step.of(RUN, **data["start"])
+        one_of("objective", data["objective"], tuple(OBJECTIVES))
         steps = tuple(Step.of(_name(step), **step) for step in data.pop("steps"))
     except ValidationError as error:
         raise UsageError(f"{where}: no plan: {first_fault(error, _File)}") from None
@@ -324,6 +335,8 @@ class PlanDiff(Report):
             was, now = getattr(a, name), getattr(b, name)
             said += [f"{name} {key}: {_short(was.get(key))}, {_short(now.get(key))}"
                      for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key)]  # fmt: skip
+        if a.steps != b.steps and a.figures and self.end(a) == self.end(b):
+            said.append("figures: those of both files are the same, of other steps; replay them")
         return said + [f"objective: {a.objective}, {b.objective}"] * (a.objective != b.objective)
 
     def records(self) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def policy_of(name: str) -> Policy:
         raise UsageError(f"policy={shown(name)} (--policy): no package brings a policy of that name{near}")
     try:
         policy: Policy = points[0].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"policy {name} cannot be loaded: {_error_line(error)}") from None
     return policy
 
@@ -63,11 +63,11 @@ def kinds_by(
     try:
         wants = list(run(program, chip))
         return _ordered_or_added(wants, kinds), ""
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return kinds, f"policy {name}: {_error_line(error)}; planned without it"
 
 
-def _error_line(error: Exception) -> str:
+def _error_line(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {error}", 200)
 
 

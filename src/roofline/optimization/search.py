@@ -124,7 +124,7 @@ def simplest(target: Target, start: State, kinds: Mapping[str, Kind], best: Poin
     moves, point, first = list(best.moves), best, target.best(start)
     for move in best.moves:
         fewer = [other for other in moves if other is not move]
-        without = _plan_of(target, start, kinds, fewer)
+        without = plan_of(target, start, kinds, fewer)
         if without is not None and _is_as_good(target, without.figures, point.figures, first):
             moves, point = fewer, without
     return point
@@ -136,7 +136,7 @@ def _is_as_good(target: Target, figures: Figures, best: Figures, first: Figures)
     return target.allows(figures) and target.value(figures) <= most
 
 
-def _plan_of(target: Target, start: State, kinds: Mapping[str, Kind], moves: Sequence[Move]) -> Point | None:
+def plan_of(target: Target, start: State, kinds: Mapping[str, Kind], moves: Sequence[Move]) -> Point | None:
     """Return the plan of some moves from the start on; ``None`` where one makes no sense without those left out."""
     after = start
     for move in moves:
