@@ -264,7 +264,7 @@ def test_a_plan_that_is_beyond_its_limits_says_so(tmp_path: Path) -> None:
     assert found.plan.remarks == found.remarks
     coarse = replace(found.plan, steps=(rl.optimization.Step.of("quantize", weights="int4-g128"),))
     said = rl.optimization.replayed(coarse, program("encoder")).changed()
-    assert any("beyond its own limit: error 0.1" in text for text in said)
+    assert any("beyond its own limit: error 0.09" in text for text in said)
     assert any("the same, of other steps" in text for text in found.plan.diff(coarse).about())
 
 

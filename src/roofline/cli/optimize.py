@@ -153,7 +153,11 @@ def _facts(result: Optimization) -> list[tuple[str, Any]]:
         ("latency", time_text(target.latency_limit) if target.latency_limit < float("inf") else ""),
         ("error", percent(target.error_budget))) if text]  # fmt: skip
     most = f"no plan of these moves is more than {1 + result.gap:.2g}x faster"
-    rest = f"a beam; {most if isfinite(result.gap) else 'it left others out'}" if result.gap else "all there are"
+    rest = (
+        f"a beam; {most if isfinite(result.gap) and target.objective != 'memory' else 'it left others out'}"
+        if result.gap
+        else "all there are"
+    )
     needs = dict.fromkeys(move.needs for move in result.moves if move.needs)
     changes = dict.fromkeys(move.changes for move in result.moves)
     return [
