@@ -108,11 +108,21 @@ def test_a_latent_is_keys_and_values_at_once() -> None:
         ({"blocks": [0]}, "block"),
         ({"host": "12"}, "has no unit"),
         ({"concurrency": 0}, "concurrency=0"),
+        ({"shared_prefix": 101}, "prefix=101: longer than the prompt of 100"),
+        ({"blocks": 10**8}, "what would fit: --block 16 "),
     ],
 )
 def test_what_cannot_be_compared_is_said(options: dict[str, Any], says: str) -> None:
     with pytest.raises(rl.errors.RooflineError, match=says):
         rl.serving.cache_policies("llama-3-8b", "h100-sxm", **{"prompt": 100, "new_tokens": 2, **options})
+
+
+def test_a_step_is_of_the_sequences_that_fit() -> None:
+    sizes = {"prompt": 4000, "new_tokens": 100}
+    most = rl.serving.cache_policies("llama-3-8b", "h100-sxm", concurrency=800, **sizes).policies[0]
+    fits = rl.serving.cache_policies("llama-3-8b", "h100-sxm", concurrency=most.sequences, **sizes).policies[0]
+    assert most.sequences < 800
+    assert most.step == fits.step
 
 
 def test_a_prompt_beyond_a_table_of_positions_is_refused() -> None:

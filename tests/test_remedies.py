@@ -63,13 +63,25 @@ def test_what_was_sharded_and_quantised_is_made_anew() -> None:
 
 def test_changes_are_tried_together_where_none_is_enough() -> None:
     graph, sizes = rl.model("llama-3-70b", **DECODE, dtype="fp16", layers=20), {"batch": 1, "context": 2048}
-    est = rl.estimate(graph, rl.chip("t4").replace(memory_capacity="5 GiB"), **sizes)
+    est = rl.estimate(graph, rl.chip("t4").replace(memory_capacity="2 GiB"), **sizes)
     first, *rest = would_fit(est)
     assert {"weights", "tp"} <= first.change.keys()
     assert first.fits
     assert first.need == pytest.approx(applied(graph, "t4", dict(first.change), **sizes))
+    for name in first.change:  # each of them is needed
+        fewer = {other: value for other, value in first.change.items() if other != name}
+        assert applied(graph, "t4", fewer, **sizes) > 2**31
     assert [one.change for one in rest] == [{}]
     assert "in host memory" in str(rest[0])
+
+
+def test_no_driver_takes_memory_of_a_chip_that_has_sram_alone() -> None:
+    assert rl.estimate("gpt2", "groq-lpu-v1", phase="decode", dtype="fp16", batch=1, context=64).memory.reserve == 0
+
+
+def test_options_of_a_training_step_are_those_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "gpt2", "gtx-1650", "--phase", "train", "-B", "64", "-S", "1024"]) == 0
+    assert "what would fit with roofline train  --micro-batch 1" in capsys.readouterr().out
 
 
 def test_nothing_is_named_where_nothing_helps_and_for_what_fits() -> None:

@@ -207,14 +207,21 @@ class _Search:
         return remedy if remedy and remedy.fits else None
 
     def together(self, every: Iterable[Kind]) -> tuple[Remedy, ...]:
-        """Return the strongest of each kind on top of each other, up to the first that fits."""
+        """Return the strongest of each kind on top of each other up to the first that fits, as far as needed."""
         best: tuple[Remedy, ...] = ()
         for kind in every:
             remedy = self.nearest(kind, best[0].change if best else {})
             best = best if remedy is None else (remedy,)
             if remedy and remedy.fits:
-                break
+                return (self._without_needless(remedy),)
         return best
+
+    def _without_needless(self, remedy: Remedy) -> Remedy:
+        for name in remedy.change:
+            fewer = {other: value for other, value in remedy.change.items() if other != name}
+            if self.fits(fewer):
+                remedy = Remedy(fewer, self.bytes_of(fewer) or 0.0, self.room)
+        return remedy
 
 
 # --- kinds of changes -------------------------------------------------------------------------------------------------
@@ -246,7 +253,7 @@ FORMATS = among(
     {"cache": "int8"}, {"weights": "int8"}, {"weights": "int8", "cache": "int8"}, {"weights": "int4-g128"},
     {"weights": "int4-g128", "cache": "int8"},
 )  # fmt: skip
-SHARED = among({"tp": 2}, {"tp": 4}, {"tp": 8})
+SHARED = among(*({"tp": n} for n in (2, 4, 8, 16, 32)))
 
 
 def kinds(graph: Graph, sizes: Mapping[str, Any]) -> tuple[Kind, ...]:

@@ -74,7 +74,8 @@ def cache(
 
 
 def _parts(result: CachePolicies) -> Iterator[Any]:
-    sizes = result.sizes
+    sizes, first = result.sizes, result.policies[0]
+    fewer = f" of the {first.sequences:,} that fit; the others wait" if first.sequences < sizes["concurrency"] else ""
     yield heading(f"{result.title}: prompts of {sizes['prompt']:,} tokens, {sizes['new_tokens']:,} new ones, "
                   f"{sizes['concurrency']:,} at a time")  # fmt: skip
     yield ""
@@ -82,10 +83,10 @@ def _parts(result: CachePolicies) -> Iterator[Any]:
     yield tables.table(columns, [_row(each) for each in result.policies])
     yield ""
     yield tables.facts([
-        ("all read", f"{time_text(result.policies[0].recompute)} to the first token"),
-        ("step", f"{time_text(result.policies[0].step)} for a token of each sequence"),
-        ("prefix", f"{result.policies[0].prefix_lost} of {sizes['shared_prefix']:,} tokens in no whole block of "
-                   f"{result.policies[0].block}" if sizes["shared_prefix"] else ""),
+        ("all read", f"{time_text(first.recompute)} to the first token"),
+        ("step", f"{time_text(first.step)} for a token of each sequence{fewer}"),
+        ("prefix", f"{first.prefix_lost} of {sizes['shared_prefix']:,} tokens in no whole block of "
+                   f"{first.block}" if sizes["shared_prefix"] else ""),
     ])  # fmt: skip
     yield ""
     yield Text("SQNR: of attention's output on normal numbers, keys and values rounded for each token and head; "

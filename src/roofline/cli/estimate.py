@@ -46,7 +46,7 @@ def estimate(
 ) -> None:
     """Predict time, bound, memory and throughput."""
     if program.is_training:
-        return show_step(step_of(model, chip, program, sizes, copies, run), output)
+        return show_step(step_of(model, chip, program, sizes, copies, run), output, at=" with roofline train")
     graph, est = estimate_of(model, chip, program, sizes, copies, run)
     if est.shape:
         if by_level:

@@ -140,13 +140,13 @@ def training_step(
     return step
 
 
-def show_step(step: TrainingStep, output: opt.ChartOptions, items: float | None = None) -> None:
-    """Print a step, and how long so many tokens take."""
+def show_step(step: TrainingStep, output: opt.ChartOptions, items: float | None = None, at: str = "") -> None:
+    """Print a step, and how long so many tokens take; ``at`` says which command has the options that would do."""
     more: dict[str, Any] = {} if items is None else {"items": items, "time_for_items_s": step.seconds_for(items)}
-    output.write(step, _sheet(step, items), **more, **tables.would_fit_record(step))
+    output.write(step, _sheet(step, items, at), **more, **tables.would_fit_record(step))
 
 
-def _sheet(step: TrainingStep, items: float | None) -> Iterator[Any]:
+def _sheet(step: TrainingStep, items: float | None, at: str) -> Iterator[Any]:
     plan = step.plan
     parts = {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp, "ep": plan.ep, "interleave": plan.interleave,
              "zero": plan.zero}  # fmt: skip
@@ -168,4 +168,4 @@ def _sheet(step: TrainingStep, items: float | None) -> Iterator[Any]:
     yield from ("", tables.table("<time per device|time|share", [*rows, ("total", tables.time_text(step.time), "")]))
     memory = {name: value for name, value in step.memory.parts().items() if float(value) > 0}
     yield from ("", tables.memory_table(memory, step.capacity, step.chip.name, "memory per device"))
-    yield from tables.would_fit_facts(step)
+    yield from tables.would_fit_facts(step, at)

@@ -34,8 +34,11 @@ def memory_on(
         chip: Where it runs; ``None`` for operators that are one kernel each.
         runtime: What launches it, of :data:`~roofline.cost.lowering.RUNTIMES`.
         tf32: Let fp32 contractions use the tf32 matrix units; by default as PyTorch does.
-        reserve: Driver context and framework [byte].
+        reserve: Driver context and framework [byte]; of a chip whose memory is SRAM alone the default is nothing, since
+            its driver is on the host.
     """
+    if chip is not None and chip.main.name == "SRAM" and reserve == RESERVE:
+        reserve = 0.0
     return memory(graph, sizes, reserve, taken_on(graph, sizes, chip, runtime, tf32))
 
 

@@ -38,6 +38,7 @@ from roofline.serving.deployment import Deployment, deployment
 from roofline.serving.kvcache import kv_cache
 from roofline.serving.prefix_cache import HitCurve, hit_curve
 from roofline.serving.request_traces import Floats, RequestTrace
+from roofline.serving.service import too_large
 
 _Hits = Callable[[float, float], tuple[float, float]]
 
@@ -65,7 +66,7 @@ class CachePolicy:
         fetch: Time for that of one prompt [s].
         first_token: Time to read the rest and to fetch, one request alone [s].
         recompute: Time to read all of it [s].
-        step: Time of a decode step of the sequences that run [s].
+        step: Time of a decode step of the sequences that run, no more than fit [s].
         break_even: Tokens from which on a copy from the host takes less time than it saves; ``None`` where none does.
         sqnr_db: Of the output of attention [dB]; ``None`` for 16 bits and more.
     """
@@ -175,6 +176,7 @@ def cache_policies(
         A policy for each format, block and place, all figures side by side.
 
     Raises:
+        DoesNotFit: Not one sequence fits; the message says what would.
         UsageError: Both a share and a trace, or a size out of range.
         MissingFigure: A chip without a published link to the host.
 
@@ -217,6 +219,10 @@ def _hits(curve: HitCurve | None, share: float, near: float, far: float) -> tupl
 def _compared(served: Deployment, name: str, sizes: dict[str, Any], hits: _Hits, host: float) -> CachePolicies:
     """Return the policies of one format and one size of blocks."""
     check_positions(served.shown, {"C": sizes["prompt"] + sizes["new_tokens"] - 1})
+    if served.shared_prefix > sizes["prompt"]:
+        raise UsageError(f"prefix={served.shared_prefix}: longer than the prompt of {sizes['prompt']} tokens")
+    if served.sequences_that_fit(sizes["prompt"] + sizes["new_tokens"]) < 1:
+        raise too_large(served, sizes["prompt"] + sizes["new_tokens"])
     lengths = LENGTHS[sizes["prompt"] > LENGTHS]
     saved, fetch = _saved(served, sizes["prompt"], lengths), {name: _fetch(served, lengths)} if host else {}
     base = _costs(served, sizes, name, _break_even(lengths, fetch[name], saved) if host else None)
@@ -233,7 +239,7 @@ def _costs(served: Deployment, sizes: dict[str, Any], name: str, break_even: int
     """Return what a format and a block come to where nothing is reused."""
     prompt, new, running = sizes["prompt"], sizes["new_tokens"], sizes["concurrency"]
     contexts = np.unique(np.linspace(prompt, prompt + new, min(new + 1, 256)).astype(np.int64)).tolist()
-    prefix = min(served.shared_prefix, prompt)
+    prefix, fit = served.shared_prefix, int(served.sequences_that_fit(prompt + new))
     held = [kv_cache(stage, contexts, batch=running, block=served.block, shared_prefix=prefix)
             for stage in served.decode_stages]  # fmt: skip
     fullest = max(held, key=lambda each: float(each.bytes_per_token))
@@ -241,8 +247,8 @@ def _costs(served: Deployment, sizes: dict[str, Any], name: str, break_even: int
     narrow = dtype(name).bits < 16
     return CachePolicy(
         name, served.block, "none", float(fullest.bytes_per_token), float(np.mean(fullest.waste)),
-        prefix % served.block, int(served.sequences_that_fit(prompt + new)), 0.0, 0.0, 0.0, 0.0, recompute, recompute,
-        float(served.steps().decode(running, prompt + new / 2)), break_even,
+        prefix % served.block, fit, 0.0, 0.0, 0.0, 0.0, recompute, recompute,
+        float(served.steps().decode(min(running, fit), prompt + new / 2)), break_even,
         cache_error(served.model, name).sqnr_db if narrow else None,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.estimates import estimate
-from roofline.analysis.remedies import FORMATS, SHARED, does_not_fit, remedies
+from roofline.analysis.remedies import FORMATS, SHARED, among, does_not_fit, remedies
 from roofline.frontends.source import Program
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
@@ -23,7 +23,7 @@ from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si, parse
 from roofline.ir.units import limit as most_allowed
 from roofline.serving.backends import per_token_range
-from roofline.serving.deployment import Deployment, Overhead, deployment, transfer_seconds
+from roofline.serving.deployment import BLOCK, Deployment, Overhead, deployment, transfer_seconds
 from roofline.serving.steady import (
     Apart,
     Speculation,
@@ -343,7 +343,7 @@ def serve(
         raise UsageError(f"spread={spread!r}: expected a share of the longest, from 0 to below 1")
     work = one.work(prompt, new_tokens, _speculation(one, spec, draft), spread)
     if work.running < 1:
-        raise _too_large(one, prompt + new_tokens)
+        raise too_large(one, prompt + new_tokens)
     reading, apart = _apart(one, prefill_chip, prefill_tp, servers, parse(link, "B/s", "link"), prompt)
     load, values = _load(concurrency, qps)
     if apart is not None:
@@ -424,7 +424,7 @@ def _apart(
     return reading, Apart(reading.steps(), reading.budget, (readers, decoders), transfer)
 
 
-def _too_large(one: Deployment, context: int) -> Exception:
+def too_large(one: Deployment, context: int) -> Exception:
     """Return the error where not one request fits, with what would make it fit."""
 
     def need(change: Any) -> float:
@@ -433,4 +433,7 @@ def _too_large(one: Deployment, context: int) -> Exception:
 
     memory, cache = one.memory(), float(sum(one.cache_bytes(context)))
     where = f"{one.shown.title} on {one.devices} x {one.chip.name}: a request of {context:,} tokens"
-    return does_not_fit(where, replace(memory, kv_cache=cache), one.room, remedies(need, one.room, (FORMATS, SHARED)))
+    blocks = among(*[{"block": BLOCK}] * (one.block > BLOCK))
+    chunks = among(*({"chunk": one.chunk // n} for n in (2, 4, 8, 16) if one.chunk >= n))
+    changes = remedies(need, one.room, (blocks, FORMATS, SHARED, chunks))
+    return does_not_fit(where, replace(memory, kv_cache=cache), one.room, changes)
