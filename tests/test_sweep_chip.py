@@ -282,3 +282,13 @@ def test_ten_thousand_chips_are_worked_out_together() -> None:
 
 def test_options_of_sweeps_are_those_of_the_chip() -> None:
     assert issubclass(opt.RunOptions, opt.ChipOptions)
+
+
+@pytest.mark.parametrize("figure", ["peak", "bf16"])
+def test_a_peak_by_a_factor_takes_its_sparse_one_along(figure: str) -> None:
+    chip, pruned = rl.chip("h100-sxm"), rl.passes.prune(rl.model("gpt2", phase="prefill", dtype="bf16"), sparsity="2:4")
+    sizes: dict[str, Any] = {"mode": "graph", "batch": 8, "seq": 1024}
+    swept = rl.sweep_chip(pruned, chip, {figure: "x1,x2"}, **sizes)
+    assert swept.time[0] == pytest.approx(rl.estimate(pruned, chip, **sizes).time)
+    assert swept.time[1] == pytest.approx(rl.estimate(pruned, swept.chip_at(1), **sizes).time)
+    assert swept.chip_at(1).sparse_peak("bf16") == pytest.approx(2 * chip.sparse_peak("bf16"))  # type: ignore[operator]

@@ -132,7 +132,7 @@ def change(chip: Chip, setting: str) -> str:
         'memory_bandwidth x2 (was 3.35 TB/s)'
     """
     name, _, value = (part.strip() for part in setting.partition("="))
-    olds = [(place, place.value(chip)) for place in placed(chip, name, value)[0]]
+    olds = [(place, place.value(chip)) for place in placed(chip, name, value)[0] if place.attribute != "sparse"]
     was = ", ".join("not listed" if old is None else units.format_si(old, place.unit, 4).strip() for place, old in olds)
     return f"{name} {value} (was {was})"
 
@@ -147,7 +147,9 @@ def placed(chip: Chip, name: str, value: str | float) -> tuple[list[Place], floa
     factor = factor_of(value)
     if factor is None:
         return [place_of(chip, name)], None
-    places = [place for place in _together(chip, name) if place.value(chip) is not None]
+    every = _together(chip, name)
+    every += [place._replace(attribute="sparse") for place in every if place.attribute == "flops"]  # in proportion
+    places = [place for place in every if place.value(chip) is not None]
     if not places:
         raise MissingFigure(f"set {name}={value}: {chip.name} lists no such figure that a factor could change")
     return places, factor
