@@ -129,6 +129,15 @@ def test_no_mode_by_itself_is_faster_than_the_plan_from_eager(chip: str) -> None
         assert found.after.time_s <= 1.01 * min(modes)
 
 
+def test_a_replay_stays_for_what_comes_after_it_and_for_a_slow_host() -> None:
+    """Kernels of a large batch take as long as the host, until they are narrow; the host may take twice as long."""
+    about = {"objective": "throughput", "batch": (1, 1024), "error_budget": "5%"}
+    assert optimized(**about).after.time_s <= 1.01 * optimized(**about, mode="graph").after.time_s
+    close = optimized(**{**about, "batch": 520, "error_budget": 0}, without=("kernels", "linears"))
+    assert close.before.time_s < 1.01 * close.after.time_s
+    assert close.before.high_s > 1.5 * close.after.high_s
+
+
 def test_a_step_of_training_is_compiled_and_put_in_fewer_bits_from_eager() -> None:
     step, about = rl.model("gpt2", phase="train", layers=1), {"batch": 8, "seq": 128}
     found = rl.optimize(step, "h100-sxm", error_budget="0.1%", without=("recompute", "micro_batch"), **about)

@@ -81,7 +81,14 @@ def search(target: Target, start: State, kinds: Mapping[str, Kind], beam: int = 
 def _best_runs(target: Target, points: Sequence[Point]) -> list[Point]:
     """Return the best mode to run each program in: replayed launches are never slower than those of the host."""
     best: dict[tuple[Any, ...], Point] = {}
-    for point in sorted(points, key=lambda point: rank(target, point)):
+
+    def order(
+        point: Point,
+    ) -> tuple[float, ...]:  # what takes as long now may be the host's to launch after other moves
+        *others, moves = rank(target, point)
+        return (*others, point.state.run.get("mode", "eager") == "eager", moves)
+
+    for point in sorted(points, key=order):
         settings = frozenset({**point.state.run, "mode": ""}.items())
         best.setdefault((id(point.state.graph), point.figures.noise, settings), point)
     return list(best.values())
@@ -131,7 +138,13 @@ def simplest(target: Target, start: State, kinds: Mapping[str, Kind], best: Poin
 
 
 def _is_as_good(target: Target, figures: Figures, best: Figures, first: Figures) -> bool:
-    """Tell whether figures are within the limits, about as good as the best, and no worse than the first."""
+    """Tell whether figures are within the limits, about as good as the best at both ends, and no worse than the first.
+
+    What keeps the slow end of the range away is worth its step: replayed launches, of a host that may be slow.
+    """
+    slow, least = (target.value(each) * each.high_s / each.time_s for each in (figures, best))
+    if target.objective != "memory" and slow > (1 + WORTH) * least:
+        return False
     most = min((1 + WORTH) * target.value(best), target.value(first) if target.allows(first) else math.inf)
     return target.allows(figures) and target.value(figures) <= most
 

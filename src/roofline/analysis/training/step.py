@@ -178,10 +178,9 @@ def train(
     chip: AnyChip | Cluster,
     *,
     batch: int, micro_batch: int | None = None, tp: int = 1, sp: bool = False, pp: int = 1, interleave: int = 1,
-    dp: int = 1, ep: int = 1, zero: int = 0,
-    recompute: str = "none", optimizer: str = "adamw", precision: str | None = None, tf32: bool | None = None,
-    overlap: bool = True, overlap_experts: bool = False, accumulation: str = "fused", mode: Mode = "eager",
-    reserve: str | float = RESERVE, **sizes: int,
+    dp: int = 1, ep: int = 1, zero: int = 0, recompute: str = "none", optimizer: str = "adamw",
+    precision: str | None = None, tf32: bool | None = None, overlap: bool = True, overlap_experts: bool = False,
+    accumulation: str = "fused", mode: Mode = "eager", reserve: str | float = RESERVE, **sizes: int,
 ) -> TrainingStep:  # fmt: skip
     """Predict a step of training: forward, backward and update, on one device or many.
 
