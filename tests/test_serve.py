@@ -39,7 +39,17 @@ def test_steps_are_what_estimate_says_of_the_whole_programs(name: str) -> None:
         assert steps.decode(batch, context) == pytest.approx(exact, rel=0.01)
     for tokens in (1, 100, 1024, 1025, 2000, 8192, 20000):
         exact = direct(served.prefill_stages[0], served.chip, B=1, S=tokens)
-        assert steps.prefill(tokens) == pytest.approx(exact, rel=0.011)
+        assert steps.prefill(groups * tokens, prompts=groups) == pytest.approx(exact, rel=0.011)
+
+
+def test_a_prompt_of_one_group_brings_the_experts_its_own_tokens_alone() -> None:
+    """Each of eight groups reads its prompts by itself, and all of them share the experts' matmuls."""
+    served = rl.serving.deployment("deepseek-v3", "h200-sxm", attention_dp=8, weights="fp8", layers=4)
+    few, all_of = (float(served.steps().prefill(4000 * n, prompts=n)) for n in (1, 8))
+    est = rl.estimate(served.prefill_stages[0], served.chip, mode="graph", regime="warm", B=1, S=np.array([500, 4000]))
+    rows = [row.kernel.count * time.expected for row, time in est.timed if row.kernel.main.op == "expert_linear"]
+    less, experts = np.sum(rows, axis=0)
+    assert all_of - few == pytest.approx(experts - less, rel=0.02)
 
 
 def test_several_prompts_are_a_batch_of_the_prefill() -> None:
@@ -276,6 +286,20 @@ def test_prompts_elsewhere_leave_the_decode_steps_alone() -> None:
     assert apart.tpot[1] < served(concurrency=64).tpot[0]
     users = apart.steady.rate * (apart.ttft + 299 * apart.tpot)
     assert users.tolist() == pytest.approx([1, 64])
+
+
+def test_groups_of_a_model_without_experts_are_servers_of_their_own() -> None:
+    one, two = served(concurrency=[1, 32, 33]), served(attention_dp=2, concurrency=[1, 2, 64, 65])
+    assert two.largest_rate == pytest.approx(2 * one.largest_rate)
+    alone, fewer, more = one.steady.rate
+    assert two.steady.rate.tolist() == pytest.approx([alone, 2 * alone, 2 * fewer, fewer + more])
+    assert two.ttft[:3].tolist() == pytest.approx(one.ttft[[0, 0, 1]].tolist())
+    assert fewer + more == pytest.approx(65 / (two.ttft[3] + 299 * two.tpot[3]))  # Little's law
+    qps = 0.5 * one.largest_rate
+    assert served(attention_dp=2, qps=2 * qps).ttft[0] == pytest.approx(served(qps=qps).ttft[0])
+    apart = served(attention_dp=2, concurrency=8, prefill_chip="h100-sxm")
+    assert (apart.devices, apart.steady.rate[0]) == (4, served(concurrency=8, prefill_chip="h100-sxm",
+                                                               servers=(2, 2)).steady.rate[0])  # fmt: skip
 
 
 def test_arrivals_beyond_the_largest_rate_never_end() -> None:

@@ -240,8 +240,11 @@ LLAMA = {"model": "llama-3-8b", "chip": "h100-sxm", "prompt": 4000, "new_tokens"
         ({"prefix": 3000}, {"concurrency": 64}),  # prompts straddle steps
         ({"chunk": 8192, "spread": 0.2}, {"concurrency": 64}),
         ({"prefill_chip": "h100-sxm"}, {"concurrency": 8}),
+        ({"attention_dp": 2}, {"concurrency": 9}),  # two servers, of which one has a user more
         ({}, {"qps": 2.0}),
         ({"prefill_chip": "h100-sxm"}, {"qps": 2.0}),
+        ({"prefill_chip": "h100-sxm", "servers": (3, 2)}, {"qps": 12.0}),  # prompts wait for any of three
+        ({"model": "deepseek-v3", "chip": "h200-sxm", "layers": 4, "weights": "fp8", "attention_dp": 8}, {"qps": 20.0}),
     ],
 )
 def test_the_closed_form_is_within_five_percent(more: dict[str, Any], load: dict[str, float]) -> None:

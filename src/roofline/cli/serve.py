@@ -19,7 +19,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.units import format_si
 from roofline.serving import Service
 from roofline.serving import serve as predict
-from roofline.serving.deployment import BLOCK, CHUNK, MAX_SEQUENCES, MEMORY_SHARE
+from roofline.serving.deployment import BLOCK, CHUNK, MAX_SEQUENCES, MEMORY_SHARE, copies
 
 _Model = Annotated[
     opt.Text, opt.argument("MODEL", "A shipped name, a model .toml or a config.json.", opt.complete_models)
@@ -206,7 +206,7 @@ def _parts(result: Service) -> Iterator[Any]:
     yield heading(result)
     yield tables.facts([
         ("layout", f"{result.devices} x {one.chip.name}: {one.layout}"),
-        ("fits", f"{result.work.running:,.0f} requests at a time"),
+        ("fits", f"{result.work.running * copies(result.deployment):,.0f} requests at a time"),
         ("prompts", _reading(result)),
         ("drafts", f"{each.drafted} tokens, {each.tokens:.2f} a step come of it" if each.drafted else ""),
         ("stable", f"up to {result.largest_rate:.3g} requests/s at random"),

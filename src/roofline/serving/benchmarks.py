@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +38,9 @@ from roofline.ir.errors import RooflineError, UsageError, did_you_mean
 from roofline.programs.library import find_model
 from roofline.programs.modelfile import ModelFile, load_model_file
 from roofline.serving.backends import BACKENDS
-from roofline.serving.deployment import Deployment, deployment
+from roofline.serving.deployment import Deployment, copies, deployment
 from roofline.serving.repeated import layers_of
-from roofline.serving.steady import PLAIN, Speculation, Work, closed_loop, speculation
+from roofline.serving.steady import PLAIN, Speculation, Work, closed_loop, in_copies, speculation
 from roofline.serving.steps import StepTimes
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ def _predict(key: Key, members: Sequence[tuple[int, _Load]], added: list[dict[st
     """Fill in the rows of one deployment."""
     try:
         served, backend = served_by(key), BACKENDS[key.backend]
-        for work, places, users in works(served, key.speculation, [load for _, load in members]):
-            first, each = times(served.steps(), work, users)
+        for work, places, users in works(served.copy, key.speculation, [load for _, load in members]):
+            first, each = times(served.copy.steps(), work, users, copies(served))
             for place, ttft, tpot in zip(places, first.tolist(), each.tolist(), strict=True):
                 values = (ttft, tpot, tpot * backend.low, tpot * backend.high)
                 added[members[place][0]].update(zip(ADDED, (1e3 * value for value in values), strict=False))
@@ -198,9 +198,9 @@ def works(
         yield served.work(prompt, new, drafts, spread), places, np.array([some[at].users for at in places], dtype=float)
 
 
-def times(steps: StepTimes, work: Work, users: Any) -> tuple[Any, Any]:
+def times(steps: StepTimes, work: Work, users: Any, servers: int = 1) -> tuple[Any, Any]:
     """Return the time to the first token that a client measures, and that of each further one [s]."""
-    state = closed_loop(steps, work, users)
+    state = in_copies(partial(closed_loop, steps, work), users, servers)
     return state.over(SENT), state.per_token
 
 

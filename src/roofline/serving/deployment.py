@@ -138,6 +138,12 @@ class Deployment:
         """Tell whether requests are admitted with blocks for the tokens that they have."""
         return self.stack is not None and self.stack.evicts
 
+    @cached_property
+    def copy(self) -> Deployment:
+        """One of the groups that have nothing to do with each other, those of a model without experts; else all."""
+        experts = any(node.op == "expert_linear" for node in self.shown.nodes)
+        return self if experts or self.attention_dp == 1 else replace(self, attention_dp=1, ep=1)
+
     @property
     def devices(self) -> int:
         """All devices."""
@@ -147,11 +153,6 @@ class Deployment:
     def budget(self) -> int:
         """Tokens of a step at most: each group, and each stage of a pipeline, has its own."""
         return self.chunk * self.attention_dp * self.pp
-
-    @property
-    def local_experts(self) -> float:
-        """Say how much fewer experts a device holds, each as much wider, than where only groups share them."""
-        return self.ep / self.attention_dp
 
     @cached_property
     def decode_stages(self) -> tuple[Graph, ...]:
@@ -199,7 +200,7 @@ class Deployment:
     def _steps(self) -> StepTimes:
         each = self.overhead
         return step_times(self.ends[-1], self.chip, self.regime, attention_dp=self.attention_dp,
-                          local_experts=self.local_experts, overhead=(each.step, each.sequence),
+                          local_experts=self.ep / self.attention_dp, overhead=(each.step, each.sequence),
                           shallow=self.ends[0] if self._depth else (),
                           beyond=self._depth.beyond if self._depth else 0.0)  # fmt: skip
 
@@ -357,6 +358,15 @@ def deployment(
         whole_number("chunk", chunk, most=10**9), sequences, own if mixed is None else bool(mixed), backend or "",
         shared_prefix, memory_share, regime=checked_regime(regime), overhead=overhead or usual, options=sizes,
     )  # fmt: skip
+
+
+def copies(one: Deployment) -> int:
+    """Return how many servers a deployment is that have nothing to do with each other.
+
+    Args:
+        one: The deployment.
+    """
+    return one.devices // one.copy.devices
 
 
 def transfer_seconds(reading: Deployment, engine: Deployment, prompt: int, link: float) -> float:

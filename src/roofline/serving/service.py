@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si, parse
 from roofline.ir.units import limit as most_allowed
 from roofline.serving.backends import per_token_range
-from roofline.serving.deployment import BLOCK, Deployment, Overhead, deployment, transfer_seconds
+from roofline.serving.deployment import BLOCK, Deployment, Overhead, copies, deployment, transfer_seconds
 from roofline.serving.steady import (
     Apart,
     Speculation,
@@ -31,6 +31,7 @@ from roofline.serving.steady import (
     Work,
     closed_apart,
     closed_loop,
+    in_copies,
     largest_rate,
     open_apart,
     open_loop,
@@ -191,7 +192,8 @@ class Service(Report):
     def bound(self) -> list[str]:
         """Name what more load runs into: blocks of the cache, sequences, prompts, or what bounds the decode steps."""
         state, work = self.steady, self.work
-        batches = np.unique(np.maximum(np.ceil(np.broadcast_to(state.decoding, self.values.shape)), 1)).astype(int)
+        each_group = np.broadcast_to(state.decoding / self.deployment.attention_dp, self.values.shape)
+        batches = np.unique(np.maximum(np.ceil(each_group), 1)).astype(int)
         graph, each = self.deployment.ends[-1][-1][0], self.deployment
         est = estimate(graph, each.chip, mode="graph", regime=each.regime, B=batches.tolist(), C=int(work.context))
         of_batch = dict(zip(batches.tolist(), np.atleast_1d(est.bound).tolist(), strict=True))
@@ -200,13 +202,13 @@ class Service(Report):
         full = "cache" if work.running < each.max_sequences else "sequences"
         waits = (state.users > state.running * (1 + 1e-9)) & (self.load == "users") & (self.apart is None)
         return [full if queue else "prompts" if read else of_batch[max(int(np.ceil(d)), 1)]
-                for queue, read, d in zip(waits, prompts, state.decoding, strict=True)]  # fmt: skip
+                for queue, read, d in zip(waits, prompts, each_group, strict=True)]  # fmt: skip
 
     @cached_property
     def largest_rate(self) -> float:
         """Requests in a second beyond which a queue grows without end."""
         if self.apart is None:
-            return largest_rate(self.deployment.steps(), self.work)
+            return copies(self.deployment) * largest_rate(self.deployment.copy.steps(), self.work)
         return largest_rate(self.deployment.steps(), self.work, self.apart)
 
     # --- as data ---
@@ -241,7 +243,8 @@ class Service(Report):
         """Return what holds at every load, and the best point within the limits."""
         rows = self.records()
         return {
-            "load": self.load, "running_limit": int(self.work.running), "largest_rate_per_s": self.largest_rate,
+            "load": self.load, "running_limit": int(self.work.running) * copies(self.deployment),
+            "largest_rate_per_s": self.largest_rate,
             "limits": {"ttft_s": self.limits.ttft, "tpot_s": self.limits.tpot},
             "price_per_chip_hour": self.limits.price, "watts_per_chip": _watts(self.deployment, self.limits),
             "best": None if self.best is None else rows[self.best], "not_modelled": list(self.not_modelled),
@@ -341,15 +344,13 @@ def serve(
         raise UsageError(f"prefix={one.shared_prefix}: longer than the prompt of {prompt} tokens")
     if not 0 <= finite_number("spread", spread) < 1:
         raise UsageError(f"spread={spread!r}: expected a share of the longest, from 0 to below 1")
-    work = one.work(prompt, new_tokens, _speculation(one, spec, draft), spread)
+    work = one.copy.work(prompt, new_tokens, _speculation(one.copy, spec, draft), spread)
     if work.running < 1:
         raise too_large(one, prompt + new_tokens)
     reading, apart = _apart(one, prefill_chip, prefill_tp, servers, parse(link, "B/s", "link"), prompt)
+    one = one if apart is None else one.copy  # all of whose copies are among the servers
     load, values = _load(concurrency, qps)
-    if apart is not None:
-        steady = (closed_apart if load == "users" else open_apart)(one.steps(), work, values, apart)
-    else:
-        steady = (closed_loop if load == "users" else open_loop)(one.steps(), work, values)
+    steady = _steady(one, work, load == "users", values, apart)
     limits = Limits(limit("ttft", ttft), limit("tpot", tpot), _stated("price", price), _stated("watts", watts))
     return Service(one, work, load, values, steady, limits, reading, apart, "" if draft is None else str(draft))
 
@@ -357,6 +358,14 @@ def serve(
 def limit(name: str, value: str | float | None) -> float | None:
     """Return a limit [s]; ``None`` for none."""
     return None if value is None else most_allowed(name, value, "s")
+
+
+def _steady(one: Deployment, work: Work, users: bool, values: Floats, apart: Apart | None) -> Steady:
+    """Work out what users, or requests at random, come to."""
+    steps = one.copy.steps()
+    if apart is not None:
+        return (closed_apart if users else open_apart)(steps, work, values, apart)
+    return in_copies(partial(closed_loop if users else open_loop, steps, work), values, copies(one), users)
 
 
 def _stated(name: str, value: float | None) -> float | None:
@@ -417,10 +426,10 @@ def _apart(
         if tp is not None or tuple(servers) != (1, 1):
             raise UsageError("prefill_tp and servers need prefill_chip: the chips that read prompts")
         return None, None
-    readers, decoders = (whole_number("servers", value) for value in servers)
+    readers, decoders = (whole_number("servers", value) * copies(one) for value in servers)
     shared = {} if tp is None else {"tp": whole_number("prefill_tp", tp)}
-    reading = replace(one, chip=deployment(one.model, chip).chip, **shared)  # type: ignore[arg-type]
-    transfer = transfer_seconds(reading, one, prompt, link)
+    reading = replace(one.copy, chip=deployment(one.model, chip).chip, **shared)  # type: ignore[arg-type]
+    transfer = transfer_seconds(reading, one.copy, prompt, link)
     return reading, Apart(reading.steps(), reading.budget, (readers, decoders), transfer)
 
 

@@ -52,10 +52,12 @@ Generalized Vacations"; Bertsekas and Gallager, Data Networks, 3.5.2):
 
     wait = rate * S^2 / (2 * (1 - rate * S)) + t(decode) / 2
 
-Where a step holds several prompts, one waits for the rest of the step that it finds and is read in the next with all
-that came meanwhile. Sequences that decode share the engine (:func:`_shared`); those that find no blocks wait as for as
-many servers (Allen and Cunneen's approximation, Gross and Harris, Fundamentals of Queueing Theory, 5.1.5). It is stable
-below the rate of a closed loop in which somebody always waits to be admitted: a queue that never ends is that.
+Where a step holds several prompts, one waits for the rest of the step that it finds, as likely one with prompts as they
+have of the time, and is read in the next with all that came in it: after a step of time ``t`` with prompts, the next
+holds ``rate * t`` of them in the mean, or with ``exp(-rate * t)`` none. Sequences that decode share the engine
+(:func:`_shared`); those that find no blocks wait as for as many servers (Allen and Cunneen's approximation, Gross and
+Harris, Fundamentals of Queueing Theory, 5.1.5). It is stable below the rate of a closed loop in which somebody always
+waits to be admitted: a queue that never ends is that.
 
 Sequences that fill a step leave no room for the prompts of others, so that fewer decode and the room is back. With
 steps full of ``d`` sequences and the rest of prompts, as many come as leave, ``d / D = (chunk - d (K + 1)) / r``: more
@@ -320,6 +322,33 @@ def closed_loop(steps: StepTimes, work: Work, users: Any, waves: bool = True) ->
     )  # fmt: skip
 
 
+def in_copies(solve: Callable[[Any], Steady], load: Any, copies: int, users: bool = True) -> Steady:
+    """Work out what a load comes to that copies of a server share: users as evenly as they go, requests at random.
+
+    Args:
+        solve: Work one copy out, for an array of its load.
+        load: Users or requests in a second, of all copies.
+        copies: How many there are.
+        users: Whether the load is users.
+    """
+    if copies == 1:
+        return solve(load)
+    each = np.asarray(load, dtype=np.float64) / copies
+    few = np.floor(each) if users else each
+    states, more = [solve(np.maximum(few, 1.0) if users else each), solve(few + 1)], np.rint((each - few) * copies)
+    shares = (copies - more) * (few > 0), more  # copies with so many users, and with one more
+
+    def total(name: str, parts: Any) -> Floats:
+        values = (n * np.where(n > 0, getattr(one, name), 0.0) for n, one in zip(parts, states, strict=True))
+        return np.asarray(sum(values))
+
+    answers = [n * np.maximum(one.rate, TINY) for n, one in zip(shares, states, strict=True)]
+    sums = {name: total(name, shares) for name in ("users", "running", "decoding", "rate")}
+    names = ("first_token", "first_wave", "per_token", "mixed_share", "mixed_step", "decode_step")
+    return Steady(**sums, **{name: total(name, answers) / sum(answers) for name in names},
+                  prefill_bound=np.where(more > 0, states[1].prefill_bound, states[0].prefill_bound))  # fmt: skip
+
+
 def _side_by_side(engine: _Engine, n: Floats) -> Steady:
     """Prompts in the steps that decode: some of the steps of a request's life, or all of them."""
     work, read, each = engine.work, engine.work.reads, engine.work.decode_steps
@@ -491,12 +520,15 @@ def open_loop(steps: StepTimes, work: Work, rate: Any) -> Steady:
     rate = np.asarray(rate, dtype=np.float64)
     engine = _Engine(steps, work)
     server, often, load = _Server.of(engine), rate[..., None], rate / _saturated(engine)
-    first = waiting = np.zeros_like(rate)
+    first, together = np.zeros_like(rate), np.ones_like(rate)
     for _ in range(PASSES):
-        # As many prompts come together as in a step; and those that wait when a prompt is read go on to delay it.
-        together, ahead = (each[..., None] for each in (np.clip(waiting, 1.0, None), rate * first))
-        state = server.at(often, np.minimum(load, BUSY)[..., None], together, ahead)
-        waiting, first = rate * state.mean(state.step), state.mean(state.first)
+        # Those that wait when a prompt is read go on to delay it.
+        rest = (each[..., None] for each in (np.minimum(load, BUSY), together, rate * first))
+        state = server.at(often, *rest)
+        first = state.mean(state.first)
+        # Prompts come together that came in one step: of the step with prompts before, else of one without.
+        came, few = (np.maximum(rate * state.mean(each), TINY) for each in (state.mixed, server.plain))
+        together = came + np.exp(-came) * few / -np.expm1(-few)
     decodes, most = state.mean(server.decodes), server.decodes[-1]
     # Those that no blocks are free for: a queue of as many servers, half as long as for random lengths.
     beyond = state.share[..., -1] * load / np.maximum(1 - load, 1 - BUSY) / 2
@@ -518,13 +550,14 @@ def _saturated(engine: _Engine) -> float:
 
 @dataclass(frozen=True)
 class _Server:
-    """Times of steps by how many sequences decode, 0 to the most; ``own`` read one prompt, ``full`` are the longest."""
+    """Times of steps by how many sequences decode, 0 to the most; ``own`` read one ``alone``, ``full`` hold most."""
 
     engine: _Engine
     decodes: Floats
     room: Floats
     own: Floats
     plain: Floats
+    alone: Floats
     full: Floats
 
     @staticmethod
@@ -532,30 +565,35 @@ class _Server:
         work = engine.work
         d = np.arange(max(int(work.running), 1) + 1, dtype=np.float64)
         room = work.room(d)
+        own = np.ceil(work.reads / room)
         plain = np.where(d > 0, engine.decode(np.maximum(d, 1)), 0.0)
-        return _Server(engine, d, room, np.ceil(work.reads / room), plain,
-                       engine.mixed(room, d, np.maximum(room / work.reads, 1.0)))  # fmt: skip
+        alone, full = engine.mixed(work.reads / own, d, 1.0), engine.mixed(room, d, np.maximum(room / work.reads, 1.0))
+        return _Server(engine, d, room, own, plain, alone, full)
 
     def at(self, rate: Floats, load: Floats, together: Floats, ahead: Floats) -> _Open:
         """Return the states at a rate, where prompts are read so many together and find so many ahead of them.
 
-        No part of a server is busier than the whole at that load, and no step is longer than a full one.
+        No queue is busier than the server at that load, and no step is longer than a full one.
         """
         work, read = self.engine.work, self.engine.work.reads
-        shares = self.room >= 2 * read
-        together = np.where(shares, np.minimum(together, np.maximum(self.room / read, 1.0)), 1.0)
-        mixed = self.engine.mixed(read / self.own * together, self.decodes, together)
+        shares, most = self.room >= 2 * read, np.maximum(self.room / read, 1.0)
+        together = np.where(shares, np.minimum(together, most), 1.0)
+        further = (self.full - self.alone) / np.maximum(most - 1, TINY)
+        mixed = self.alone + further * (together - 1)
         # What a prompt adds to the time of those that decode.
         more = self.own * (mixed - self.plain * work.mixed) / together
         each, queued = max(work.decode_steps, TINY), self.full * read / self.room
-        added, busy = np.minimum(rate * more, load), np.minimum(rate * queued, load)
+        added, busy = np.minimum(rate * more, np.where(shares, BUSY, load)), np.minimum(rate * queued, load)
         step = (self.plain + ahead * more / each * (self.plain > 0)) / (1 - added)
         step = np.minimum(step, self.full) if work.mixed else step
         share = _shared(rate * work.decode_steps * step[..., 1:] / self.decodes[1:], load[..., 0])
-        alone = (self.plain + busy * queued / (1 - busy)) / 2 + self.own * mixed
-        # A step as an arrival finds it is longer than the mean one: who came in one step are read in the next.
-        long = step + added * more / (1 - added**2)
-        first = np.where(shares, long / 2 + self.plain * work.mixed + more * (1 + rate * long), alone)
+        wait = _queue(busy, np.where(shares, most, 1.0)) * queued
+        # An arrival meets a step, one with prompts for their part of the time, and is read with all that came in it;
+        # it waits for the end of that step at least, and no less than if a place were free as soon as a prompt is read.
+        reading = np.minimum(rate * mixed / together, 1.0)
+        current = reading * mixed + (1 - reading) * self.plain
+        shared = np.maximum(wait, current / 2) + self.alone + further * np.minimum(rate * current, most - 1)
+        first = np.where(shares, shared, wait + self.plain / 2 + self.own * mixed)
         return _Open(share, step, mixed, first)
 
 
@@ -677,16 +715,14 @@ def open_apart(steps: StepTimes, work: Work, rate: Any, apart: Apart) -> Steady:
                   none + alone, (share * plain).sum(axis=-1), ~stable)  # fmt: skip
 
 
-def _queue(busy: Floats, servers: int) -> Floats:
+def _queue(busy: Floats, servers: Any) -> Floats:
     """Return the mean wait for one of some servers, in the time between requests that all of them can take.
 
-    Erlang's C, half of it where all take as long (Gross and Harris, Fundamentals of Queueing Theory, 2.3 and 5.1.5); of
-    one server it is Pollaczek and Khinchine's.
+    Half of that for random times, where all take as long (Sakasegawa 1977, "An approximation formula L_q = alpha
+    rho^beta / (1 - rho)"; Gross and Harris, Fundamentals of Queueing Theory, 5.1.5); Pollaczek and Khinchine's of one.
     """
-    lost, load = np.ones_like(busy), np.minimum(busy, BUSY)
-    for server in range(1, servers + 1):  # Erlang's B of so many
-        lost = load * servers * lost / (server + load * servers * lost)
-    return np.asarray(lost / (1 - load * (1 - lost)) / (1 - load) / 2)
+    busy = np.minimum(busy, BUSY)
+    return np.asarray(busy ** (np.sqrt(2 * servers + 2) - 1) / (1 - busy) / 2)
 
 
 def largest_rate(steps: StepTimes, work: Work, apart: Apart | None = None) -> float:

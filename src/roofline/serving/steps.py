@@ -1,13 +1,14 @@
 """Seconds of one step of a server: a chunk of prompts beside sequences that decode.
 
-Kernels see a mixed step in one of five ways, which are told from the two programs of a model, of a prompt and of one
+Kernels see a mixed step in one of these ways, which are told from the two programs of a model, of a prompt and of one
 more token for each sequence:
 
 =============== ====================================================================== ================================
 kernels         which they are                                                         evaluated over
 =============== ====================================================================== ================================
 of tokens       equal in both programs, one row for each token: matmuls, norms,        prompt's tokens + sequences
-                experts, collectives
+                collectives
+of experts      those of tokens whose rows are spread over all groups                  the same, a group's in the mean
 of samples      the prompt's that do not depend on its length: the head                sequences + prompts
 of sequences    only in the decode step: absorbed projections, states                  sequences
 of prompts      only in the prefill: scans                                             prompt's tokens
@@ -99,6 +100,7 @@ class _Stage:
     """Table of the kernels of one stage by what they are evaluated over."""
 
     tokens: Table
+    experts: Table
     samples: Table
     sequences: Table
     prompts: Table
@@ -106,7 +108,10 @@ class _Stage:
     decoding: Callable[[int], Table]
     reading: Table
 
-    def seconds(self, read: Any, past: Any, decodes: Any, context: Any, prompts: Any, queries: int) -> Floats:
+    def seconds(
+        self, read: Any, past: Any, decodes: Any, context: Any, prompts: Any, queries: int, share: Any = 1.0
+    ) -> Floats:
+        """Return the time of a step of the fullest group, of whose rows all groups have such a share in the mean."""
         reads, decoding, fresh = read > 0, self.decoding(queries), decodes * queries
         someone = self.sequences(np.maximum(fresh, 1)) + decoding(np.maximum(decodes, 1), np.maximum(context, 1))
         own = np.where(decodes > 0, someone, 0.0)
@@ -117,7 +122,8 @@ class _Stage:
             each_prompt = self.prompts(np.maximum(read, 1)) + keys + self.reading(each, past, prompts)
             theirs = np.where(reads, each_prompt, 0.0)
         rows, heads = np.maximum(read + fresh, 1), np.maximum(fresh + np.where(reads, prompts, 0), 1)
-        return np.asarray(self.tokens(rows) + self.samples(heads) + own + theirs)
+        shared = self.experts(np.maximum(rows * share, 1))
+        return np.asarray(self.tokens(rows) + shared + self.samples(heads) + own + theirs)
 
 
 class Times(Protocol):
@@ -168,10 +174,15 @@ class StepTimes:
         )
         pp, groups = len(self.stages), np.clip(prompts, 1, self.attention_dp)
         share = self._fullest(decodes)
-        share = share if pp == 1 else np.maximum(share / pp, np.minimum(share, 1.0))
         read, prompts = read / groups, np.maximum(prompts / groups, 1.0)
+        # Groups without a prompt bring none of its tokens to the experts; those that decode less are padded, or step
+        # with a dummy: https://docs.vllm.ai/en/v0.12.0/serving/data_parallel_deployment/.
+        even = (read * groups / self.attention_dp + share * queries) / np.maximum(read + share * queries, 1)
+        share = share if pp == 1 else np.maximum(share / pp, np.minimum(share, 1.0))
         turns = np.clip(prompts, 1, pp)
-        times = [stage.seconds(read / turns, past, share, context, prompts / turns, queries) for stage in self.stages]
+        times = [
+            stage.seconds(read / turns, past, share, context, prompts / turns, queries, even) for stage in self.stages
+        ]
         total = turns * np.maximum.reduce(times)
         if pp > 1:
             others = np.maximum.reduce(
@@ -310,8 +321,9 @@ def _stage(decode: Graph, prefill: Graph, time: _Timer, shallow: tuple[Graph, Gr
         return over("decoding", (SEQUENCES, CONTEXTS), lambda kernel, b, c: _queries(kernel, queries, b, c))
 
     return _Stage(
-        rows("tokens", "S", "B"), rows("samples", "B", "S"), rows("sequences", "B", "C"), rows("prompts", "S", "B"),
-        rows("keys", "S", "B"), decoding, over("reading", (CHUNKS, PASTS, PROMPTS), _with_past),
+        rows("tokens", "S", "B"), rows("experts", "S", "B"), rows("samples", "B", "S"),
+        rows("sequences", "B", "C"), rows("prompts", "S", "B"), rows("keys", "S", "B"), decoding,
+        over("reading", (CHUNKS, PASTS, PROMPTS), _with_past),
     )  # fmt: skip
 
 
@@ -323,7 +335,8 @@ _Ways = dict[str, list[tuple[float, Kernel]]]
 @once_per_graph
 def _ways(decode: Graph, prefill: Graph, skip_cache: bool) -> _Ways:
     """Sort the kernels of both programs by what a mixed step evaluates them over, each with how often it runs."""
-    ways: _Ways = {name: [] for name in ("tokens", "samples", "sequences", "prompts", "keys", "decoding", "reading")}
+    names = ("tokens", "experts", "samples", "sequences", "prompts", "keys", "decoding", "reading")
+    ways: _Ways = {name: [] for name in names}
     own, theirs = (
         [k for k in kernels(graph) if not (skip_cache and all(node.op == "cache_update" for node in k.nodes))]
         for graph in (decode, prefill)
@@ -338,7 +351,8 @@ def _ways(decode: Graph, prefill: Graph, skip_cache: bool) -> _Ways:
             taken = min(left[id(same)], kernel.count - count)
             left[id(same)] -= taken
             count += taken
-        ways["tokens" if reads else "samples"].append((count if reads else kernel.count, kernel))
+        way = "experts" if kernel.main.op == "expert_linear" else "tokens" if reads else "samples"
+        ways[way].append((count if reads else kernel.count, kernel))
         if reads and kernel.count > count:
             ways[_only_in_prefill(kernel)].append((kernel.count - count, kernel))
     for kernel in own:

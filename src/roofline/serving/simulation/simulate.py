@@ -11,7 +11,7 @@ from roofline.ir.graph import check_positions
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import subject
 from roofline.ir.text import shown
-from roofline.serving.deployment import Deployment
+from roofline.serving.deployment import Deployment, copies
 from roofline.serving.request_traces import Ints, RequestTrace
 from roofline.serving.service import Limits, Service, limit
 from roofline.serving.simulation.arrivals import Load
@@ -99,6 +99,7 @@ def _planned(
         if not callable(getattr(one, "seconds", None)):
             raise UsageError(f"simulate: expected a deployment of rl.serving.deployment, given {shown(one)}")
         return Plan(Group(one, replace(policy or Policy(), hashed=trace.block), servers), seed), {"model": "steps"}
+    one, servers = one.copy, copies(one) * servers
     lengths = trace.prompt + trace.output
     check_positions(one.shown, {"C": int(lengths.max()) - 1})
     prefix = 0 if len(trace.ids) else one.shared_prefix // one.block * one.block
