@@ -105,3 +105,38 @@ def test_a_request_takes_passes_and_layouts(run: Run) -> None:
 )
 def test_what_cannot_be_is_one_line(run: Run, args: tuple[object, ...], words: tuple[str, ...]) -> None:
     fails(run(*args), *words)
+
+
+@pytest.mark.parametrize("columns", [40, 52, 60, 72, 80, 100, 140])
+def test_no_figure_is_cut_off(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a terminal is narrow, heads are broken and columns left out; what is shown has its digits and units."""
+    from rich.console import Console
+
+    from roofline.cli.tables import table
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    heads = "requests/s|first token|?p50|p90|p99|per token|p99|tokens/s|within limits"
+    rows = [["2.398", "346 ms", "239 ms", "595 ms", "889 ms", "31.7 ms", "48.6 ms", "1,180", "99.3%"]]
+    console = Console(width=columns)
+    with console.capture() as printed:
+        console.print(table(heads, rows))
+    lines = printed.get().splitlines()
+    figures = next(line for line in lines if "2.398" in line)
+    shown = [cell for cell in rows[0] if cell in figures]
+    assert len(shown) >= 4
+    assert figures.split() == " ".join(shown).split()
+    words = {"requests/s", "first", "token", "p50", "p90", "p99", "per", "tokens/s", "within", "limits", "─"}
+    assert {word for line in lines[: lines.index(figures)] for word in line.replace("─", " ").split()} <= words
+
+
+def test_a_model_has_the_positions_of_the_whole_request() -> None:
+    with pytest.raises(rl.errors.UsageError, match=r"context \(C\)=1,099: gpt2 has 1,024 positions"):
+        rl.serving.serve("gpt2", "h100-sxm", prompt=900, new_tokens=200)
+
+
+def test_formats_that_change_nothing_are_not_said_to_be_stored() -> None:
+    asked = rl.serving.deployment("deepseek-v3", "h200-sxm", tp=8, weights="int8")
+    assert asked.layout == "tp 8, weights as the model's, not int8"
+    assert rl.serving.deployment("deepseek-v3", "h200-sxm", tp=8, weights="fp8").layout == "tp 8, weights fp8"
+    notes = rl.what_if("deepseek-v3", phase="decode", weights="int8").info.notes
+    assert "weights int8: what is stored is as narrow already and stays" in notes

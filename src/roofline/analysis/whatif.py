@@ -78,7 +78,7 @@ def what_if(
         graph = _shared(graph, where, tp=tp, sp=sp or None, ep=ep if ep != 1 else None)
     if not (weights is activations is cache is None):
         stored = formats_by_name(weights) if isinstance(weights, str) else weights
-        graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))
+        graph = _narrowed(graph, _told(weights=stored, activations=activations, cache=cache))
     graph = _staged(graph if layout is None else lay_out(graph, layout), pp, where, tp * ep)
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)
 
@@ -86,6 +86,13 @@ def what_if(
 def _told(**options: Any) -> dict[str, Any]:
     """Options that were given, so that history shows no others."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _narrowed(graph: Graph, formats: Mapping[str, Any]) -> Graph:
+    """Return the program in other formats; where all is as narrow already, itself with a word about it."""
+    after = quantize(graph, **formats)
+    words = ", ".join(f"{name} {value}" for name, value in formats.items())
+    return after if after is not graph else graph.with_notes(f"{words}: what is stored is as narrow already and stays")
 
 
 def _shared(graph: Graph, where: Cluster | None, tp: int, **options: Any) -> Graph:

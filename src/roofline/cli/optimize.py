@@ -78,7 +78,7 @@ def optimize(
         return output.write(apart, _apart(apart))
     if replay is not None:
         stored = load_plan(replay).rollback(rollback)
-        program_given = None if model is None else _given(model, chip, program, run, again=True)
+        program_given = None if model is None else _given(model, chip, program, run, replay=True)
         anew = replayed(stored, program_given, None if chip is None else run.cluster(chip))
         _save(stored, plan)
         return output.write(anew, _again(anew))
@@ -102,12 +102,12 @@ def optimize(
 
 
 def _given(
-    model: str, chip: str | None, program: opt.ProgramOptions, run: opt.RunOptions, *, again: bool = False
+    model: str, chip: str | None, program: opt.ProgramOptions, run: opt.RunOptions, *, replay: bool = False
 ) -> Program:
     """Return a program by its name where nothing is changed about it, so that a plan can find it anew."""
     graph = program.graph(model, None if chip is None else run.cluster(chip), step=False)
     passes = [step for step in graph.history if step.name != "cast" or program.dtype is None]
-    return graph if passes or (again and (program.phase or program.dtype)) else model
+    return graph if passes or (replay and (program.phase or program.dtype)) else model
 
 
 def _save(plan: Any, path: Path | None) -> None:

@@ -49,12 +49,13 @@ def table(columns: str, rows: Iterable[Sequence[Any]], title: str = "") -> Table
     Args:
         columns: Heads with ``|`` between them. ``<`` before a head: text, which may be folded; all others are numbers,
             which are never broken. ``?`` before all else: left out where the terminal is too narrow, the last first.
+            Where that is not enough, heads are broken between words, and the last of the others left out.
         rows: The cells of each row.
         title: A line above.
     """
     heads = columns.split("|")
     cells = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
-    shown = _columns_that_fit(heads, cells)
+    heads, shown = _columns_that_fit(heads, cells)
     made = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
         title=title or None, title_justify="left", title_style="bold", caption_justify="left",
@@ -70,26 +71,39 @@ def table(columns: str, rows: Iterable[Sequence[Any]], title: str = "") -> Table
     return made
 
 
-def _columns_that_fit(heads: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int]:
-    """Return the columns for which there is room."""
-    widths = [_least_width(head, [row[at].plain for row in cells]) for at, head in enumerate(heads)]
+def _columns_that_fit(heads: Sequence[str], cells: Sequence[Sequence[Text]]) -> tuple[list[str], list[int]]:
+    """Return the heads, broken where they must be, and the columns for which there is room."""
     shown = list(range(len(heads)))
+    widths = _least_widths(heads, cells)
     optional = [at for at in shown if heads[at].startswith("?")]
-    while optional and sum(widths[at] + _GAP for at in shown) - _GAP > width():
+    while optional and _too_wide(widths, shown):
         shown.remove(optional.pop())
-    return shown
+    if _too_wide(widths, shown):
+        heads = [head.replace(" ", "\n") for head in heads]
+        widths = _least_widths(heads, cells)
+    while len(shown) > 1 and _too_wide(widths, shown):
+        shown.pop()
+    return list(heads), shown
+
+
+def _too_wide(widths: Sequence[int], shown: Sequence[int]) -> bool:
+    return sum(widths[at] + _GAP for at in shown) - _GAP > width()
+
+
+def _least_widths(heads: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int]:
+    """Return the width of each column below which a number, or a word of a text, would be broken."""
+    return [_least_width(head, [row[at].plain for row in cells]) for at, head in enumerate(heads)]
 
 
 def _least_width(head: str, cells: Iterable[str]) -> int:
-    """Return the width below which a number, or a word of a text, would be broken."""
     is_text = "<" in head[:2]
-    pieces = (piece for cell in (head.lstrip("?<"), *cells) for piece in (cell.split() if is_text else [cell]))
-    longest = max(map(len, pieces), default=0)
+    numbers = [*head.lstrip("?<").split("\n"), *cells]
+    longest = max(map(len, (piece for cell in numbers for piece in cell.split()) if is_text else numbers), default=0)
     return min(longest, _LONGEST_WORD) if is_text else longest
 
 
 def _left_out(heads: Sequence[str], shown: Sequence[int]) -> str | None:
-    names = [head.lstrip("?<") for at, head in enumerate(heads) if at not in shown]
+    names = [head.lstrip("?<").replace("\n", " ") for at, head in enumerate(heads) if at not in shown]
     return f"in a wider terminal also: {', '.join(names)}" if names else None
 
 

@@ -10,6 +10,7 @@ measured on their own kernels, quantised activations included; both are the defa
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -26,10 +27,12 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
+from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, check_positions
 from roofline.ir.numbers import whole_number
 from roofline.passes.formats.quantize import formats_by_name, quantize
+from roofline.passes.formats.scales import multiplied_as
 from roofline.passes.fusion.all_reduce import fuse_all_reduce
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.parallel.shard import shard
@@ -268,7 +271,11 @@ class Deployment:
             new_tokens: Tokens that a request gets, on average.
             speculation: What is drafted.
             spread: How much lengths differ, as a share of the longest.
+
+        Raises:
+            UsageError: The model has fewer positions.
         """
+        check_positions(self.shown, {"C": math.ceil(prompt + new_tokens) - 1})
         held = prompt + new_tokens / 2 if self.evicts else prompt + new_tokens
         fit = min(float(self.sequences_that_fit(held)), self.max_sequences)
         cached = self.shared_prefix // self.block * self.block
@@ -294,7 +301,7 @@ class Deployment:
         """The layout and the formats as text."""
         sizes = {"tp": self.tp, "pp": self.pp, "ep": self.ep, "attention_dp": self.attention_dp}
         shown = [f"{name} {value}" for name, value in sizes.items() if value > 1 or name == "tp"]
-        formats = {"weights": self.weights, "cache": self.cache}
+        formats = {"weights": _stored_weights(self), "cache": self.cache}
         return ", ".join([*shown, *(f"{name} {value}" for name, value in formats.items() if value)])
 
 
@@ -367,6 +374,15 @@ def copies(one: Deployment) -> int:
         one: The deployment.
     """
     return one.devices // one.copy.devices
+
+
+def _stored_weights(served: Deployment) -> str | None:
+    """Return the format of the weights as asked for, unless what the model stores is as narrow already."""
+    if served.weights not in DTYPES:
+        return served.weights
+    units = multiplied_as(served.weights)
+    stored = {tensor.dtype for tensor in served.decode_stages[0].tensors.values() if tensor.kind == "weight"}
+    return served.weights if units in map(multiplied_as, stored) else f"as the model's, not {served.weights}"
 
 
 def transfer_seconds(reading: Deployment, engine: Deployment, prompt: int, link: float) -> float:

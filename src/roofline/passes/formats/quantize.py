@@ -308,7 +308,7 @@ def _store_weights(work: Rewriter, picked: Sequence[tuple[Matrix, str]], activat
         form = weight_format(word, matrix.row, matrix.node.name)
         if work.way == "tinygemm":
             _check_tiny(matrix, form, activations)
-        if matrix.dequantised or DTYPES[form].bits_per_element >= DTYPES[present].bits_per_element:
+        if matrix.dequantised or DTYPES[form].bits >= DTYPES[present].bits:
             already.append(matrix.root)
             continue
         if stored.setdefault(matrix.root, form) != form:
