@@ -31,6 +31,8 @@ from roofline.serving.steps import StepTimes
 
 #: What is fitted, and the unit of each step [s].
 FITTED = {"step": 1e-5, "sequence": 1e-5, "request": 1e-2}
+#: Where the search for a figure starts at least, in its unit.
+LEAST = 0.01
 #: Share of error of a time per token, and of a time to the first, that counts as one; beyond it errors count linearly.
 TOLERANCES = (0.05, 0.5)
 CONFIGURATION = ("model_path", "system", "backend", "precision", "tp_size", "isl", "osl")
@@ -46,6 +48,7 @@ class Points:
     work: Work
     steps: StepTimes
     layers: int
+    stream: int
 
     @property
     def row(self) -> Row:
@@ -74,9 +77,9 @@ def points(rows: Sequence[Row]) -> list[Points]:
         try:
             served = bench.served_by(key)
             layers = layers_of(str(served.model), served.dtype, served.options)
-            for work, places, users in bench.works(served, key.speculation, [load for _, load in members]):
+            for work, places, users in bench.works(served, key, [load for _, load in members]):
                 some = tuple(members[at][0] for at in places)
-                known.append(Points(some, users, work, served.steps(), layers))
+                known.append(Points(some, users, work, served.steps(), layers, key.recipe.stream))
         except RooflineError:
             continue
     return known
@@ -86,7 +89,7 @@ def ratios(stack: Backend, some: Sequence[Points]) -> tuple[Any, Any]:
     """Predicted over measured times: per token, and to the first."""
     both = []
     for p in some:
-        steps = replace(p.steps, overhead=(stack.step * p.layers, stack.sequence))
+        steps = replace(p.steps, overhead=(stack.step * p.layers, stack.sequence / p.stream))
         first, each = bench.times(steps, replace(p.work, request_seconds=stack.request), p.users)
         measured = (np.array([float(row[f"silicon_{name}_ms"]) / 1e3 for row in p.rows]) for name in ("tpot", "ttft"))
         both.append([ours / theirs for ours, theirs in zip((each, first), measured, strict=True)])
@@ -105,9 +108,8 @@ def fit(backend: str, some: Sequence[Points]) -> Backend:
     def errors(x: Sequence[float]) -> Any:
         return np.concatenate([(r - 1) / most for r, most in zip(ratios(stack(x), some), TOLERANCES, strict=True)])
 
-    lowest = [-np.inf if name == "step" else 0.0 for name in FITTED]
-    start = [max(getattr(base, name) / unit, least) for (name, unit), least in zip(FITTED.items(), lowest, strict=True)]
-    return stack(least_squares(errors, start, bounds=(lowest, np.inf), loss="soft_l1", diff_step=1e-3, ftol=1e-4).x)
+    start = [max(getattr(base, name) / unit, LEAST) for name, unit in FITTED.items()]
+    return stack(least_squares(errors, start, bounds=(0.0, np.inf), loss="soft_l1", diff_step=1e-3, ftol=1e-4).x)
 
 
 def apart(backend: str, some: Sequence[Points], what: Callable[[Row], Any]) -> Any:
@@ -125,7 +127,7 @@ def main() -> None:
     for backend in BACKENDS:
         some = [p for p in known if p.row["backend"] == backend]
         stack, left_out = fit(backend, some), 1 / apart(backend, some, lambda row: part(row, 5, "fifth"))
-        low, high = np.quantile(left_out, (0.1, 0.9))
+        low, high = np.floor(100 * np.quantile(left_out, 0.1)) / 100, np.ceil(100 * np.quantile(left_out, 0.9)) / 100
         figures = ", ".join(f"{name}={getattr(stack, name):.3g}" for name in FITTED)
         print(f"{backend}: {figures}; range {low:.2f} to {high:.2f} ({len(left_out)} rows)")
         for option, column in (("--by-chip", "system"), ("--by-model", "model_path")):

@@ -90,8 +90,33 @@ def test_rows_that_draft_tokens() -> None:
     row = {"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "backend": "trtllm", "precision": "fp4",
            "isl": 1024, "osl": 1024, "batch_size": 4, "tp_size": 8}  # fmt: skip
     known = tpot(**row, backend_version="1.2.0rc6.post3")
-    assert known == tpot(**row, spec="3:0.85") < tpot(**row, backend_version="1.2.0rc6.post2")
+    assert known == tpot(**row, backend_version="1.2.0rc6.post3", spec="3:0.85")
+    assert known < tpot(**row, backend_version="1.2.0rc6.post2")
     assert known == pytest.approx(4.34, rel=0.3)  # as measured, with moe_tp_size 8
+
+
+def test_servers_are_started_as_their_benchmark_did() -> None:
+    """Measured times of rows whose scripts let prompts wait, look for requests rarely or give the cache more memory."""
+    llama = {"model_path": "meta-llama/Llama-3.1-70B", "system": "b200_sxm", "backend": "trtllm", "precision": "fp8",
+             "isl": 1024, "osl": 1024, "batch_size": 8, "tp_size": 2}  # fmt: skip
+    deepseek = {"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "backend": "sglang", "precision": "fp8",
+                "isl": 1024, "osl": 1024, "batch_size": 16, "tp_size": 8}  # fmt: skip
+    mini = {"model_path": "MiniMaxAI/MiniMax-M2.5", "system": "b200_sxm", "precision": "fp8", "isl": 8192, "osl": 1024,
+            "batch_size": 64, "tp_size": 2, "moe_tp_size": 2}  # fmt: skip
+    waits, reads, polls, fits = (row["ttft_ms"] for row in bench(llama, {**llama, "osl": 8192}, deepseek, mini))
+    assert waits == pytest.approx(272, rel=0.2)
+    assert reads < waits - 20 * 0.8 * 9.78  # 20 steps, of nine requests in ten
+    assert polls == pytest.approx(402, rel=0.2)
+    assert fits == pytest.approx(915, rel=0.3)
+
+
+def test_prompts_of_generated_servers_run_beside_answers() -> None:
+    """From 0.5.3 on aiconfigurator's flags of SGLang mix them, so that nobody waits for all prompts of a wave."""
+    row = {"system": "h200_sxm", "backend": "sglang", "precision": "fp8", "isl": 2000, "osl": 500, "batch_size": 208}
+    mixed, turns = bench({**row, "backend_version": "0.5.6.post2"}, {**row, "backend_version": "0.5.1.post1"})
+    assert mixed["ttft_ms"] == pytest.approx(833, rel=0.4)
+    assert mixed["tpot_ms"] == pytest.approx(37.4, rel=0.2)
+    assert turns["ttft_ms"] > 3 * mixed["ttft_ms"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ class Backend:
     Attributes:
         mixed: Whether prompts are read in the steps that decode.
         evicts: Whether requests are admitted with blocks for the tokens that they have, instead of all they will get.
+        static: Whether the share of memory that it uses is for weights and cache alone.
         joins: Whether an all-reduce runs in one kernel with the sum and norm that read it.
         step: Time of each step beside its kernels, for each layer [s].
         sequence: Time of each step for each sequence that runs: its token's way out [s].
@@ -29,6 +30,7 @@ class Backend:
 
     mixed: bool
     evicts: bool
+    static: bool
     joins: bool
     step: float
     sequence: float
@@ -40,14 +42,15 @@ class Backend:
 #: vLLM V1 reads prompts in the steps that decode ("chunked prefill",
 #: https://docs.vllm.ai/en/v0.10.0/configuration/optimization.html) and TensorRT-LLM batches in flight, with blocks for
 #: all tokens of a request (``GUARANTEED_NO_EVICT``); SGLang runs prompts first, by themselves
-#: (https://docs.sglang.ai/advanced_features/server_arguments.html, ``enable_mixed_chunk`` off). All-reduces and norms
+#: (https://docs.sglang.ai/advanced_features/server_arguments.html, ``enable_mixed_chunk`` off), and its
+#: ``mem_fraction_static`` is of "static allocation (model weights and KV cache memory pool)". All-reduces and norms
 #: are one kernel in TensorRT-LLM and, up to some MiB, by default in vLLM on Hopper and Blackwell
 #: (``fuse_allreduce_rms``, https://docs.vllm.ai/en/v0.18.2/design/fusions/, "5-20%"); SGLang asks for
 #: ``--enable-flashinfer-allreduce-fusion``.
 BACKENDS = {
-    "trtllm": Backend(True, False, True, step=4.61e-6, sequence=2.21e-5, request=0.0694, low=0.83, high=1.23),
-    "vllm": Backend(True, True, True, step=1.52e-5, sequence=3.68e-6, request=0.0367, low=0.84, high=1.23),
-    "sglang": Backend(False, True, False, step=-2.41e-8, sequence=2.67e-5, request=0.227, low=0.86, high=1.33),
+    "trtllm": Backend(True, False, False, True, step=5.15e-6, sequence=3.13e-5, request=0.0646, low=0.87, high=1.22),
+    "vllm": Backend(True, True, False, True, step=1.52e-5, sequence=3.79e-6, request=0.0368, low=0.83, high=1.24),
+    "sglang": Backend(False, True, True, False, step=2.02e-6, sequence=2.35e-5, request=0.190, low=0.85, high=1.31),
 }
 
 

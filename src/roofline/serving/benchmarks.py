@@ -5,7 +5,8 @@ attention_dp_size, moe_tp_size, moe_ep_size`` (https://github.com/ai-dynamo/aico
 empty cell and 0 stand for 1, an empty precision for 16 bits. Times to the first token and per further token, with a
 range of the latter, are added; other columns are kept. A row that cannot be predicted says why in ``error``.
 
-Most rows are InferenceMAX's (https://github.com/SemiAnalysisAI/InferenceX), and two of its habits are read as such:
+Most rows are InferenceMAX's (https://github.com/SemiAnalysisAI/InferenceX), whose servers were started as
+:mod:`roofline.serving.recipes` says, and two of its habits are read as such:
 
 - GPUs are stated by flags that hold side by side: ``tp 8, ep 8`` are 8 GPUs, whose product the table has as ``tp_size``
   64. Where both of ``moe_tp_size`` and ``moe_ep_size``, or of ``tp_size`` and ``attention_dp_size``, exceed 1, the
@@ -39,6 +40,7 @@ from roofline.programs.library import find_model
 from roofline.programs.modelfile import ModelFile, load_model_file
 from roofline.serving.backends import BACKENDS
 from roofline.serving.deployment import Deployment, copies, deployment
+from roofline.serving.recipes import USUAL, Recipe, recipe
 from roofline.serving.repeated import layers_of
 from roofline.serving.steady import PLAIN, Speculation, Work, closed_loop, in_copies, speculation
 from roofline.serving.steps import StepTimes
@@ -158,6 +160,7 @@ class Key:
     ep: int
     attention_dp: int
     speculation: Speculation = PLAIN
+    recipe: Recipe = USUAL
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ def _predict(key: Key, members: Sequence[tuple[int, _Load]], added: list[dict[st
     """Fill in the rows of one deployment."""
     try:
         served, backend = served_by(key), BACKENDS[key.backend]
-        for work, places, users in works(served.copy, key.speculation, [load for _, load in members]):
+        for work, places, users in works(served.copy, key, [load for _, load in members]):
             first, each = times(served.copy.steps(), work, users, copies(served))
             for place, ttft, tpot in zip(places, first.tolist(), each.tolist(), strict=True):
                 values = (ttft, tpot, tpot * backend.low, tpot * backend.high)
@@ -184,10 +187,9 @@ def _predict(key: Key, members: Sequence[tuple[int, _Load]], added: list[dict[st
             added[at]["error"] = _line(error)
 
 
-def works(
-    served: Deployment, drafts: Speculation, some: Sequence[_Load]
-) -> Iterator[tuple[Work, list[int], Any]]:  # fmt: skip
+def works(served: Deployment, key: Key, some: Sequence[_Load]) -> Iterator[tuple[Work, list[int], Any]]:
     """Yield loads by their lengths: the work, the places of those that have it, and their users."""
+    drafts = key.speculation
     if drafts.drafted:  # by a module of one more layer
         share = drafts.drafted / layers_of(str(served.model), served.dtype, served.options)
         drafts = replace(drafts, seconds=lambda batch, context: share * served.steps().decode(batch, context))
@@ -195,7 +197,8 @@ def works(
     for place, load in enumerate(some):
         alike.setdefault((load.prompt, load.new_tokens, load.spread), []).append(place)
     for (prompt, new, spread), places in alike.items():
-        yield served.work(prompt, new, drafts, spread), places, np.array([some[at].users for at in places], dtype=float)
+        work = replace(served.work(prompt, new, drafts, spread), polls=key.recipe.polls, patience=key.recipe.patience)
+        yield work, places, np.array([some[at].users for at in places], dtype=float)
 
 
 def times(steps: StepTimes, work: Work, users: Any, servers: int = 1) -> tuple[Any, Any]:
@@ -224,11 +227,14 @@ def read_row(row: Row) -> tuple[Key, _Load]:
     tp, pp, ep, groups = _layout(row)
     users, each = _size(row, "batch_size", needed=True), _size(row, "attention_dp_size") or 1
     users *= each if each == groups or users * each <= MOST_USERS else 1
-    stated = (prompt, new) in SCENARIOS
-    spread = 1 - LEAST if stated or BACKENDS[words["backend"]].mixed else 0.0
+    stated, backend, precision = (prompt, new) in SCENARIOS, words["backend"], PRECISIONS[words["precision"]]
+    label = (backend, text(row, "backend_version"), model.rpartition("/")[2], system, precision, f"tp{tp} dp{groups}")
+    started = recipe((*label, f"{prompt}/{new}"), users, stated)
+    mixed = BACKENDS[backend].mixed if started.mixed is None else started.mixed
+    spread = 1 - LEAST if stated or mixed else 0.0
     mean = 1 - spread / 2 if stated else 1.0
-    key = Key(model, system, words["backend"], PRECISIONS[words["precision"]], tp, pp, ep, groups,
-              _drafted(row, model, words["backend"], groups))  # fmt: skip
+    drafts = _drafted(row, model, backend, groups)
+    key = Key(model, system, backend, precision, tp, pp, ep, groups, drafts, started)
     return key, _Load(max(round(prompt * mean), 1), max(round(new * mean), 1), users, spread)
 
 
@@ -290,8 +296,11 @@ def served_by(key: Key) -> Deployment:
     if "layers" not in file.sizes or file.family.partition("-")[0] != "decoder":
         raise UsageError(f"{file.name} is no decoder")
     ep = key.ep if "experts" in file.sizes else 1
-    return deployment(key.model, chip, tp=key.tp, pp=key.pp, attention_dp=key.attention_dp, ep=ep, backend=key.backend,
-                      **_formats(file, key.precision, chip))  # fmt: skip
+    formats = _formats(file, key.precision, chip) | key.recipe.options
+    served = deployment(key.model, chip, tp=key.tp, pp=key.pp, attention_dp=key.attention_dp, ep=ep,
+                        backend=key.backend, **formats)  # fmt: skip
+    each = served.overhead
+    return replace(served, overhead=replace(each, sequence=each.sequence / key.recipe.stream))
 
 
 def _formats(file: ModelFile, precision: str, chip: Chip) -> dict[str, Any]:

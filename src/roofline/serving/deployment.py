@@ -218,6 +218,12 @@ class Deployment:
         """
         return self.chip.capacity * self.memory_share
 
+    @property
+    def free(self) -> float:
+        """What is left for the cache on a device of the fullest stage [byte]; below 0 where the rest does not fit."""
+        part = "weights" if self.stack is not None and self.stack.static else "total"
+        return self.room - max(float(getattr(self.memory(i), part)) for i in range(self.pp))
+
     def memory(self, stage: int = 0) -> Memory:
         """Return what a device of a stage needs without any cache: weights, and activations of the largest step."""
         every = [self._memory(*programs[stage]).parts() for programs in self.ends]
@@ -256,9 +262,8 @@ class Deployment:
         Args:
             context: Positions that each holds, the longest that it comes to: a number or an array.
         """
-        free = min(self.room - float(self.memory(i).total) for i in range(self.pp))
         each, once = self.cache_bytes(context)
-        fit = np.floor(np.maximum(free - once, 0.0) / np.maximum(each, 1.0))
+        fit = np.floor(np.maximum(self.free - once, 0.0) / np.maximum(each, 1.0))
         return self.attention_dp * fit
 
     def work(
@@ -285,9 +290,8 @@ class Deployment:
 
     def tokens_that_fit(self) -> float:
         """Tokens of the cache in blocks, over all groups."""
-        free = min(self.room - float(self.memory(i).total) for i in range(self.pp))
         each, _ = self.cache_bytes(np.asarray([1024 * self.block]))
-        return float(self.attention_dp * max(free, 0.0) / each[0] * 1024 * self.block)
+        return float(self.attention_dp * max(self.free, 0.0) / each[0] * 1024 * self.block)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave what was worked out behind where it goes to another process."""

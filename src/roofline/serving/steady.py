@@ -182,6 +182,8 @@ class Work:
         spread: How much lengths differ, as a share of the longest: they lie evenly between it and ``1 - spread`` of it,
             and those of prompts and answers have nothing to do with each other.
         lanes: Groups and stages, each of which reads prompts of its own at the same time.
+        polls: Decode steps from one look for new requests to the next, where lengths differ.
+        patience: Decode steps that a prompt waits for others that are read with it, where lengths differ.
     """
 
     prompt: float
@@ -194,6 +196,8 @@ class Work:
     request_seconds: float = 0.0
     spread: float = 0.0
     lanes: int = 1
+    polls: float = 1.0
+    patience: float = 0.0
 
     @property
     def reads(self) -> float:
@@ -438,12 +442,16 @@ def _at_random(engine: _Engine, n: Floats) -> Steady:
         plain = engine.decode(np.maximum(running, 1.0))
         piece = work.reads / own
         alone, packed = (own * engine.mixed(piece * many * lanes, running, many * lanes) for many in (1.0, fit))
-        many = 1 + (each - 1) * _meeting(work, each * span, after + own)  # prompts that come in a step
+        came = each / (after + own)  # requests in a decode step
+        gathered = (work.polls - 1 + work.patience) * came  # before somebody looks at them
+        many = np.minimum(1 + (each - 1) * _meeting(work, each * span, after + own) + gathered, each)  # in a step
         batch = np.minimum(many, fit)
         read = alone + (packed - alone) * (batch - 1) / np.maximum(fit - 1, TINY)
         more = np.maximum(read - own * plain * work.mixed, 0.0) / batch  # of each prompt, for those that decode
         late = _late(each - many, span, own, after) * work.mixed
         first = (many / batch + 1) / 2 * read + late * packed / own
+        with_it = work.patience * came  # that come while the first of them waits
+        first += ((work.polls - 1) / 2 + work.patience * (1 + with_it / 2) / (1 + with_it)) * plain
         if work.request_seconds:  # it comes in the midst of a step, more likely of a long one
             share, long = np.minimum(each * own / batch / (after + own), 1.0), read / own
             first += (share * long**2 + (1 - share) * plain**2) / (share * long + (1 - share) * plain) / 2
