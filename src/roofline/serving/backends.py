@@ -50,7 +50,7 @@ class Backend:
 BACKENDS = {
     "trtllm": Backend(True, False, False, True, step=5.15e-6, sequence=3.13e-5, request=0.0646, low=0.87, high=1.22),
     "vllm": Backend(True, True, False, True, step=1.52e-5, sequence=3.79e-6, request=0.0368, low=0.83, high=1.24),
-    "sglang": Backend(False, True, True, False, step=2.02e-6, sequence=2.35e-5, request=0.190, low=0.85, high=1.31),
+    "sglang": Backend(False, True, True, False, step=2.02e-6, sequence=2.35e-5, request=0.190, low=0.84, high=1.31),
 }
 
 

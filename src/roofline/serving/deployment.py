@@ -218,12 +218,6 @@ class Deployment:
         """
         return self.chip.capacity * self.memory_share
 
-    @property
-    def free(self) -> float:
-        """What is left for the cache on a device of the fullest stage [byte]; below 0 where the rest does not fit."""
-        part = "weights" if self.stack is not None and self.stack.static else "total"
-        return self.room - max(float(getattr(self.memory(i), part)) for i in range(self.pp))
-
     def memory(self, stage: int = 0) -> Memory:
         """Return what a device of a stage needs without any cache: weights, and activations of the largest step."""
         every = [self._memory(*programs[stage]).parts() for programs in self.ends]
@@ -263,7 +257,7 @@ class Deployment:
             context: Positions that each holds, the longest that it comes to: a number or an array.
         """
         each, once = self.cache_bytes(context)
-        fit = np.floor(np.maximum(self.free - once, 0.0) / np.maximum(each, 1.0))
+        fit = np.floor(np.maximum(_free(self) - once, 0.0) / np.maximum(each, 1.0))
         return self.attention_dp * fit
 
     def work(
@@ -291,7 +285,7 @@ class Deployment:
     def tokens_that_fit(self) -> float:
         """Tokens of the cache in blocks, over all groups."""
         each, _ = self.cache_bytes(np.asarray([1024 * self.block]))
-        return float(self.attention_dp * max(self.free, 0.0) / each[0] * 1024 * self.block)
+        return float(self.attention_dp * max(_free(self), 0.0) / each[0] * 1024 * self.block)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave what was worked out behind where it goes to another process."""
@@ -402,6 +396,12 @@ def transfer_seconds(reading: Deployment, engine: Deployment, prompt: int, link:
     """
     ends = engine.tp * engine.pp, reading.tp * reading.pp
     return float(engine.cache_bytes(prompt)[0]) * ends[0] / (min(ends) * link)
+
+
+def _free(served: Deployment) -> float:
+    """Return what is left for the cache on a device of the fullest stage [byte]; below 0 where nothing fits."""
+    part = "weights" if served.stack is not None and served.stack.static else "total"
+    return served.room - max(float(getattr(served.memory(i), part)) for i in range(served.pp))
 
 
 def _backend(

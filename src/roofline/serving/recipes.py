@@ -38,7 +38,7 @@ class Recipe:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What differs for the deployment."""
+        """Return what differs for the deployment."""
         every = {name: getattr(self, name) for name in ("memory_share", "chunk", "cache", "mixed")}
         return {name: value for name, value in every.items() if value is not None}
 
@@ -91,10 +91,10 @@ def recipe(words: tuple[str, ...], users: float, inferencex: bool) -> Recipe:
         inferencex: Whether the row is InferenceX's.
     """
     label = " ".join(words)
-    found: dict[str, Any] = {}
-    for pattern, settings in _INFERENCEX if inferencex else _AICONFIGURATOR:
+    settings: dict[str, Any] = {}
+    for pattern, more in _INFERENCEX if inferencex else _AICONFIGURATOR:
         if fnmatchcase(label, pattern):
-            found |= settings
-    if "polls" in found:
-        found["polls"] = found["polls"][users >= 16]
-    return Recipe(**found)
+            settings |= more
+    if "polls" in settings:
+        settings["polls"] = settings["polls"][users >= 16]
+    return Recipe(**settings)
