@@ -143,7 +143,11 @@ def test_a_plan_for_a_backend_is_serving_with_it(backend: str) -> None:
             record, copies = made.answer(i).record(), int(made.rows.copies[i])
             assert [record[name] for name in names[:-1]] == pytest.approx([row[name] for name in names[:-1]], rel=1e-9)
             assert record["rate_per_s"] == pytest.approx(row["rate_per_s"] * copies, rel=1e-9)
-            assert made.answer(i).memory <= one.room * (1 + 1e-9)
+            # the share of a stack may be for weights and cache alone
+            need, static = one.memory(), one.stack is not None and one.stack.static
+            beside = float(need.total - need.weights) if static else 0.0
+            assert made.answer(i).memory - beside <= one.room * (1 + 1e-9)
+            assert made.answer(i).memory <= one.chip.capacity
     assert {each.backend for each in made.launches()} == {backend} == {made.record()["backend"]}
     assert not any("server between steps" in text for text in made.record()["not_modelled"])
 
