@@ -138,6 +138,7 @@ KEYS = {
     "cache": "format of the KV cache", "chunk": "tokens of a step of a group at most", "command": "words of a command",
     "config": "what goes into the backend's YAML file", "decode_servers": "servers that decode",
     "ep": "groups that the experts are spread over whole",
+    "chips_left_out": "chips that were not looked at, and why",
     "nothing": "what is nearest where nothing is within the limits, and what would do", "pp": "stages of a pipeline",
     "prices": "of a chip for an hour, by chip", "qps": "requests in a second that come at random",
     "runner_up": "the best of another layout, format or chip", "servers": "how many servers",

@@ -64,13 +64,15 @@ def test_a_table_of_deployments_row_by_row(run: Run, tmp_path: Path) -> None:
     )
     result = run("serve", "--bench", table, "-o", out)
     assert result.code == 1
-    assert "1 rows could not be predicted" in result.err
+    assert "1 row could not be predicted, 1 of them: no is not known" not in result.err
     good, bad = csv.DictReader(out.read_text().splitlines())
     same = rl.serving.bench(table).tpot_ms[0]
     assert (good["note"], float(good["tpot_ms"]), good["error"]) == ("a", pytest.approx(same, rel=1e-4), "")
     assert (bad["tpot_ms"], bad["ttft_ms"]) == ("", "")
     assert "is not known" in bad["error"]
     fails(run("serve", "gpt2", "--bench", table), "--bench", "leave MODEL out")
+    fails(run("serve", "--bench", table, "--json", "--price", 3), "leave --price, --json out")
+    fails(run("serve", "gpt2", "h100-sxm", "-o", out), "--bench FILE.csv")
     fails(run("serve", "gpt2"), "no CHIP", "--bench FILE.csv")
     fails(run("serve", "--bench", tmp_path / "none.csv"), "none.csv")
 

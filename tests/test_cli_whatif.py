@@ -152,8 +152,8 @@ def test_counts_of_tokens() -> None:
 WRONG = [
     (["--tp", "0"], ["tp=0", "from 1"]),
     (["--tp", "-1"], ["tp=-1", "from 1"]),
-    (["--tp", "3"], ["32 heads on 8 key-value heads", "tp that fit: 2, 4, 8, 16, 32"]),
-    (["--tp", "1000"], ["tp that fit: 2, 4, 8, 16, 32"]),
+    (["--tp", "3"], ["32 heads on 8 key-value heads", "tp that fit: 1, 2, 4, 8, 16, 32"]),
+    (["--tp", "1000"], ["tp that fit: 1, 2, 4, 8, 16, 32"]),
     (["--pp", "0"], ["nearest 1"]),
     (["--pp", "33"], ["32 layers", "nearest 32"]),
     (["--dp", "0"], ["from 1"]),

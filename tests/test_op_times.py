@@ -205,7 +205,7 @@ def test_a_row_without_a_format_says_so_in_its_error(tmp_path: Path, run: Run) -
     done = run("ops", file, "h100-sxm", "--json")
     assert done.code == 1
     assert done.data["rows"][0]["error"] == "no dtype"
-    assert "1 rows could not be judged, 1 of them: no dtype" in done.err
+    assert "1 row could not be judged, 1 of them: no dtype" in done.err
     assert run("ops", file, "h100-sxm", "--dtype", "bf16").code == 0
     predicted = tmp_path / "rows.csv"
     predicted.write_text('op,dtype,shape\nrelu,,"{""n"": 8}"\nrelu,bf16,"{""n"": 8}"\n')

@@ -312,13 +312,36 @@ def test_the_slower_limit_that_is_said_would_do() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"prices": {"l4": 1.0}}, "prices have none of h100-sxm"), ({"counts": []}, "allow at least one"),
+        ({"prices": {"l4": 1.0}}, "prices have none of h100-sxm"), ({"counts": []}, "0 numbers of chips"),
+        ({"counts": [10**12]}, "from 1 to 1,000,000"), ({"weights": []}, "weights: no format given"),
+        ({"weights": "fp8"}, "expected a sequence"), ({"prices": {"h100": 2}}, "did you mean h100-sxm"),
         ({"ttft": 0.0}, "limits must be positive"), ({"tpot": "30"}, "has no unit"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(rl.errors.RooflineError, match=said):
         rl.serving.plan("llama-3-8b", "h100-sxm", **{**SMALL, **options})
+
+
+def test_a_chip_without_a_figure_is_left_out_and_said_and_one_twice_is_one() -> None:
+    options = {**SMALL, "split": False, "weights": ["own"], "counts": [1]}
+    alone = rl.serving.plan("llama-3.2-1b", "t4", **options)
+    made = rl.serving.plan("llama-3.2-1b", ["xeon-8480", "t4", "t4"], **options)
+    assert made.rows.size == alone.rows.size
+    assert "xeon-8480 has no published memory capacity; give one with --set" in made.left_out["xeon-8480"]
+    with pytest.raises(rl.errors.MissingFigure, match="--set memory_capacity"):
+        rl.serving.plan("llama-3.2-1b", "xeon-8480", **options)
+
+
+def test_a_format_that_a_model_has_is_its_own() -> None:
+    options = {**SMALL, "split": False, "counts": [1]}
+    own, same = (rl.serving.plan("llama-3.2-1b", "t4", weights=[name], **options) for name in ("own", "bf16"))
+    assert own.best.record() == same.best.record()
+
+
+def test_many_chips_are_searched_within_memory() -> None:
+    made = rl.serving.plan("llama-3.2-1b", "t4", **{**SMALL, "weights": ["own"], "cache": ["own"], "counts": [10**5]})
+    assert made.best.devices == 10**5
 
 
 # --- launch flags -----------------------------------------------------------------------------------------------------
@@ -328,12 +351,13 @@ KNOWN: dict[str, dict[str, Any]] = {
     "vllm": {
         "--tensor-parallel-size": int, "--pipeline-parallel-size": int, "--data-parallel-size": int,
         "--enable-expert-parallel": None, "--max-num-seqs": int, "--max-num-batched-tokens": int,
-        "--max-model-len": int, "--block-size": int, "--gpu-memory-utilization": float,
+        "--max-model-len": int, "--block-size": ("1", "8", "16", "32", "64", "128", "256"),
+        "--gpu-memory-utilization": float,
         "--quantization": ("awq", "fp8", "gptq", "modelopt", "modelopt_fp4", "compressed-tensors", "mxfp4"),
         "--kv-cache-dtype": ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"), "--kv-transfer-config": json.loads,
     },
     "sglang": {
-        "--model-path": str, "--tp": int, "--pp-size": int, "--ep-size": int, "--dp-size": int,
+        "--model-path": str, "--tp-size": int, "--pp-size": int, "--ep-size": int, "--dp-size": int,
         "--enable-dp-attention": None, "--max-running-requests": int, "--chunked-prefill-size": int,
         "--context-length": int, "--page-size": int, "--mem-fraction-static": float, "--enable-mixed-chunk": None,
         "--quantization": ("awq", "fp8", "gptq", "modelopt_fp8", "modelopt_fp4", "w8a8_int8", "w8a8_fp8", "mxfp4"),
@@ -373,6 +397,7 @@ def parsed(backend: str, text: str) -> argparse.Namespace:
         Server("org/model", tp=1, attention_dp=8, ep=8, weights="nvfp4", cache="fp8", running=800, chunk=2048),
         Server("org/model", tp=2, pp=2, weights="int4-g128", role="prefill"), Server("org/model", tp=8, role="decode"),
         Server("org/model", tp=8, ep=8), Server("org/model", weights="int8", cache="int8"),
+        Server("org/model", block=24), Server("org/model", block=10**6),
     ],
 )  # fmt: skip
 def test_flags_are_those_that_the_backend_has(server: Server, backend: str) -> None:
@@ -380,7 +405,7 @@ def test_flags_are_those_that_the_backend_has(server: Server, backend: str) -> N
     got = parsed(backend, made.text)
     assert all(len(line) <= 80 for line in made.text.splitlines())
     ranks = server.attention_dp if backend != "sglang" else 1
-    tp = {"vllm": "tensor_parallel_size", "sglang": "tp", "trtllm": "tp_size"}[backend]
+    tp = {"vllm": "tensor_parallel_size", "sglang": "tp_size", "trtllm": "tp_size"}[backend]
     running = {"vllm": "max_num_seqs", "sglang": "max_running_requests", "trtllm": "max_batch_size"}[backend]
     tokens = {"vllm": "max_num_batched_tokens", "sglang": "chunked_prefill_size", "trtllm": "max_num_tokens"}[backend]
     assert getattr(got, tp) == server.tp * (1 if backend == "vllm" else server.attention_dp)
@@ -434,6 +459,7 @@ def test_the_only_token_has_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--flags", "vlm"], "--flags vlm: allowed"), (["--prices", "h100-sxm"], "expected a chip and a price"),
         (["--ttft", "2"], "--ttft"), (["--counts", "0"], "--counts"),
+        (["--chips", "h100-sxm,,"], "a comma with no name beside it"),
     ],
 )  # fmt: skip
 def test_the_command_refuses_in_a_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def test_a_framework_takes_long_to_queue_a_collective() -> None:
 def test_what_cannot_share_is_skipped_with_its_reason() -> None:
     found = rl.scaling(DECODE, "h100-sxm", (1, 3, 16), mode="graph", B=1, C=128)
     assert [point.devices for point in found.points] == [1]
-    assert "which 3 devices cannot share; tp that fit: 2, 4, 8, 16, 32" in found.skipped[3]
+    assert "which 3 devices cannot share; tp that fit: 1, 2, 4, 8, 16, 32" in found.skipped[3]
     assert "16 devices needed" in found.skipped[16]
     with pytest.raises(rl.errors.UsageError, match=r"which 3 devices cannot share.*; there are 1$"):
         found[3]

@@ -320,6 +320,7 @@ def test_a_model_that_does_not_fit_says_what_would() -> None:
     ("options", "says"),
     [({"concurrency": 0}, "concurrency"), ({"qps": -1}, "qps"), ({"qps": 1, "concurrency": 1}, "exclude"),
      ({"spec": "3"}, "K:ACCEPT"), ({"draft": 0.1}, "without spec"), ({"servers": (2, 1)}, "prefill_chip"),
+     ({"servers": (1, 1)}, "prefill_chip"), ({"link": "10GB/s"}, "prefill_chip"),
      ({"prefix": 3000}, "longer than the prompt"), ({"ttft": "-1 s"}, "ttft"),
      ({"spec": "2:0.5", "draft": 7}, "share")],
 )  # fmt: skip

@@ -70,6 +70,7 @@ def cache(
         host=opt.with_unit(offload, "--offload", "B"), hit=None if hit is None else share(hit, "--hit"),
         trace=None if trace is None else str(trace), weights=weights, tp=tp, chunk=chunk,
     )  # fmt: skip
+    opt.say_alias(model, result.about["model"])
     output.write(result, _parts(result))
 
 

@@ -574,8 +574,18 @@ def several(text: str, option: str) -> list[int]:
 
 
 def names(text: str) -> list[str]:
-    """Return the names that commas part."""
-    return [name.strip() for name in text.split(",") if name.strip()] or [text]
+    """Return the names that commas part; refuse commas without one."""
+    listed = [name.strip() for name in text.split(",")]
+    if len(listed) > 1 and "" in listed:
+        raise UsageError(f"{text[:60]!r}: a comma with no name beside it")
+    return listed
+
+
+def say_alias(model: str, title: str) -> None:
+    """Note where a name stands for the file of a model of another name."""
+    plain = "".join(letter for letter in model.lower() if letter.isalnum())
+    if not is_path(model) and "".join(letter for letter in title.lower() if letter.isalnum()) not in plain:
+        note(f"{model} has the layers of {title}, whose name is shown")
 
 
 def _single(text: str) -> str:

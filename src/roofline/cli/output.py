@@ -118,7 +118,8 @@ def note_failed(reasons: Mapping[str, int], what: str) -> None:
     """
     if reasons:
         reason, often = max(reasons.items(), key=lambda pair: pair[1])
-        note(f"{sum(reasons.values()):,} rows could not be {what}, {often:,} of them: {reason}")
+        every = sum(reasons.values())
+        note(f"{every:,} row{'s' * (every > 1)} could not be {what}, {often:,} of them: {reason}")
 
 
 def say_notes() -> None:

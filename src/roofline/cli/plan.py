@@ -26,8 +26,8 @@ from roofline.serving.plans.flags import BACKENDS
 from roofline.serving.plans.planning import LISTED, Answer
 
 _Chips = Annotated[str, opt.option("--chips A,B", "Chips that may serve it.", complete=opt.complete_chips)]
-_Prompt = Annotated[int, opt.option("--prompt N", "Tokens of each prompt.", "Sizes", min=1)]
-_New = Annotated[int, opt.option("--new-tokens N", "Tokens that each request gets.", "Sizes", min=1)]
+_Prompt = Annotated[int | None, opt.option("--prompt N", "Tokens of each prompt.", "Sizes", min=1)]
+_New = Annotated[int | None, opt.option("--new-tokens N", "Tokens that each request gets.", "Sizes", min=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,10 @@ class _Search:
     @property
     def keywords(self) -> dict[str, Any]:
         """The same as keywords of the library."""
-        formats = {name: text and opt.names(text) for name, text in (("weights", self.weights), ("cache", self.cache))}
+        formats = {
+            name: None if text is None else opt.names(text)
+            for name, text in (("weights", self.weights), ("cache", self.cache))
+        }
         return {
             "counts": opt.several(self.counts.replace("..", ":"), "--counts"), "split": self.split, **formats,
             "chunks": None if self.chunk is None else opt.several(self.chunk, "--chunk"),
@@ -111,20 +114,23 @@ def _priced(text: str | None) -> dict[str, float] | None:
 def plan(
     model: opt.Model,
     chips: _Chips,
-    prompt: _Prompt,
-    new_tokens: _New,
     limits: _Limits,
     space: _Search,
     what_if: opt.ChipOptions,
     output: opt.ChartOptions,
+    prompt: _Prompt = None,
+    new_tokens: _New = None,
     backend: opt.Backend = None,
     flags: _Flags = None,
 ) -> None:
     """Search chips, layouts, formats and users for the best deployment within limits."""
     if flags is not None and flags not in BACKENDS:
         raise UsageError(f"--flags {flags}: allowed: {', '.join(BACKENDS)}")
+    if prompt is None or new_tokens is None:
+        raise UsageError("plan: give --prompt and --new-tokens, the tokens of every request")
     made = search(model, what_if.chips(chips), prompt=prompt, new_tokens=new_tokens, backend=backend,
                   **limits.keywords, **space.keywords)  # fmt: skip
+    opt.say_alias(model, made.model)
     if flags is not None:
         return show(*_flags(made, flags))
     return output.write(made, _sheet(made))
@@ -152,6 +158,7 @@ def _sheet(made: Plan) -> Iterator[Any]:
             ("per token", _range(best.tpot, best.tpot_range) if best.tpot else ""),
             ("bound by", made.binding), ("next best", _behind(made, best, other)),
             ("other chips", "; ".join(_behind(made, best, one) for one in made.by_chip if one.chips != best.chips)),
+            ("left out", "; ".join(made.left_out.values())),
             ("no answer", ", ".join(chip.name for chip in made.space.chips
                                    if chip.name not in {one.chips for one in made.by_chip})),
         ]  # fmt: skip

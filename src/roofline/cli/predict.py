@@ -94,11 +94,13 @@ def _compared(rows: Iterable[Mapping[str, Any]], points: list[Compared]) -> Iter
 
 
 def counted_rows(rows: Iterable[Mapping[str, Any]], faults: dict[str, int]) -> Iterator[Mapping[str, Any]]:
-    """Count the reasons of rows that could not be predicted."""
-    for row in rows:
+    """Count the reasons of rows that could not be predicted, each with the first row that has it."""
+    said: dict[str, str] = {}
+    for number, row in enumerate(rows, 1):
         if row["error"]:
-            reason = row["error"] if row["error"] in faults or len(faults) < _MOST_REASONS else "other reasons"
-            faults[reason] = faults.get(reason, 0) + 1
+            reason = row["error"] if row["error"] in said or len(said) < _MOST_REASONS else "other reasons"
+            text = said.setdefault(reason, f"{reason} (first in row {number:,})")
+            faults[text] = faults.get(text, 0) + 1
         yield row
 
 

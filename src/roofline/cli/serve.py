@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,10 +104,10 @@ class LoadOptions:
         complete=opt.complete_chips)] = None  # fmt: skip
     prefill_tp: Annotated[int | None, opt.option(
         "--prefill-tp N", "Devices of such a server.", "Load", default="as --tp", min=1)] = None  # fmt: skip
-    servers: Annotated[str, opt.option(
-        "--servers X:Y", "How many read prompts and how many decode.", "Load", default="1:1")] = "1:1"  # fmt: skip
-    link: Annotated[str, opt.option(
-        "--link RATE", "Way of a cache between them, for each chip.", "Load", default="50GB/s")] = "50GB/s"  # fmt: skip
+    servers: Annotated[opt.Text, opt.option(
+        "--servers X:Y", "How many read prompts and how many decode.", "Load", default="1:1")] = None  # fmt: skip
+    link: Annotated[opt.Text, opt.option(
+        "--link RATE", "Way of a cache between them, for each chip.", "Load", default="50GB/s")] = None  # fmt: skip
     spread: Annotated[float, opt.option(
         "--spread SHARE", "How much lengths differ, of the longest; those given are the mean then.", "Load",
         default="0")] = 0.0  # fmt: skip
@@ -126,7 +126,7 @@ class LoadOptions:
         return dict(vars(self)) | {
             "concurrency": None if self.concurrency is None else users(self.concurrency),
             "qps": None if self.qps is None else rates(self.qps),
-            "servers": _pair(self.servers),
+            "servers": None if self.servers is None else _pair(self.servers),
         }
 
 
@@ -162,6 +162,12 @@ def rates(text: str) -> list[float]:
         raise UsageError(f"--qps {text[:60]}: expected requests in a second, such as 2, 0.5,1,2 or 0.5..8") from None
 
 
+def _given(group: Any) -> list[str]:
+    """Return the options of a group that differ from what they are by default, but for those that --bench has too."""
+    changed = (one.name for one in fields(group) if getattr(group, one.name) != one.default)
+    return [f"--{name.removeprefix('as_').replace('_', '-')}" for name in changed if name not in ("quiet", "as_csv")]
+
+
 def _pair(text: str) -> tuple[int, int]:
     first, _, last = text.partition(":")
     if not (first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal() and len(text) < 20):
@@ -186,9 +192,13 @@ def serve(
     """Predict what a server gives its users over the load: times of tokens, throughput, cost, and what bounds it."""
     single = {"MODEL": model, "CHIP": chip, "--prompt": prompt, "--new-tokens": new_tokens}
     if bench is not None:
-        if extra := [name for name, value in single.items() if value is not None]:
-            raise UsageError(f"--bench takes models, chips and loads from its file; leave {', '.join(extra)} out")
+        extra = [name for name, value in single.items() if value is not None]
+        if extra := extra + [name for group in (server, load, steps, figures, output) for name in _given(group)]:
+            raise UsageError(f"--bench FILE.csv takes models, chips and loads from its file and writes CSV; leave "
+                             f"{', '.join(extra)} out")  # fmt: skip
         return write_bench(bench, out)
+    if out != "-":
+        raise UsageError(f"--output {out[:60]}: where --bench FILE.csv writes, and none is given; --csv prints rows")
     if model is None or chip is None:
         missing = " and ".join(name for name in ("MODEL", "CHIP") if single[name] is None)
         raise UsageError(f"serve: no {missing}; or --bench FILE.csv for a table of deployments")
@@ -196,6 +206,7 @@ def serve(
     prompt, new_tokens = simulation.lengths(trace, prompt, new_tokens)
     loads = simulation.load_of(trace, load.keywords)
     result = predict(model, figures.device(chip), prompt=prompt, new_tokens=new_tokens, **server.keywords, **loads)
+    opt.say_alias(model, result.deployment.shown.title)
     runs = steps.runs(result, trace)
     more = {"simulated": [run.record() for run in runs]} if runs else {}
     output.write(result, chain(_parts(result), simulation.parts(result, runs)), drawn=runs[:1], **more)

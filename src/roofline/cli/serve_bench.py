@@ -6,11 +6,11 @@ from pathlib import Path
 
 import typer
 
-from roofline.cli.output import note_failed, reader_may_leave
+from roofline.cli.output import note, note_failed, reader_may_leave
 from roofline.cli.predict import count_lines, counted_rows
 from roofline.cli.progress import progress
 from roofline.ir.csvfile import read_rows, write_rows
-from roofline.serving.benchmarks import NEEDED, bench_columns, bench_rows
+from roofline.serving.benchmarks import NEEDED, bench_columns, bench_rows, misspelt
 
 
 def write_bench(table: Path, output: str) -> None:
@@ -26,6 +26,8 @@ def write_bench(table: Path, output: str) -> None:
         progress("serve", count_lines(table)) as update,
         reader_may_leave(),
     ):
+        for text in misspelt(columns):
+            note(text)
         write_rows(output, bench_columns(columns), counted_rows(bench_rows(rows, update), faults))
     if faults:
         note_failed(faults, "predicted")

@@ -91,7 +91,8 @@ def device_link(chip: Chip) -> Link:
     """
     links = sorted((link for link in chip.links if link.kind != "node"), key=lambda link: link.kind != "device")
     if not links:
-        raise MissingFigure(f"{chip.name} has no published link; give one with chip.replace(link_bandwidth=...)")
+        raise MissingFigure(f"{chip.name} has no published link; give one with --set link_bandwidth=..., in Python "
+                            "chip.replace(link_bandwidth=...)")  # fmt: skip
     return links[0]
 
 
@@ -104,7 +105,8 @@ def host_link(chip: Chip) -> Link:
     for link in chip.links:
         if link.kind == "host":
             return link
-    raise MissingFigure(f"{chip.name} has no published host link; give one with chip.replace(host_bandwidth=...)")
+    raise MissingFigure(f"{chip.name} has no published host link; give one with --set host_bandwidth=..., in Python "
+                        "chip.replace(host_bandwidth=...)")  # fmt: skip
 
 
 def node_link(chip: Chip) -> Link:

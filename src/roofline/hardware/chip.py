@@ -223,7 +223,7 @@ class Chip(Frozen):
         has = "; ".join(f"{unit}: {', '.join(getattr(self, unit))}" for unit in UNITS if getattr(self, unit))
         raise MissingFigure(
             f"{self.name} has no published {what}; it has {has or 'no peaks at all'} "
-            f"(none is ever derived: give one with chip.replace(...)){how}"
+            f"(none is ever derived: give one with --set, in Python chip.replace(...)){how}"
         )
 
     @property
@@ -250,7 +250,8 @@ class Chip(Frozen):
         value: float | None = getattr(self.main, what)
         if value is None:
             raise MissingFigure(
-                f"{self.name} has no published memory {what}; give one with chip.replace(memory_{what}=...)"
+                f"{self.name} has no published memory {what}; give one with --set memory_{what}=..., in Python "
+                f"chip.replace(memory_{what}=...)"
             )
         return value
 

@@ -37,7 +37,7 @@ def whole_number(name: str, value: Any, least: int = 1, most: int | None = None)
     top = LARGEST if most is None else most
     if isinstance(value, Integral) and not isinstance(value, bool) and least <= (number := int(value)) <= top:
         return number
-    upper = "" if most is None and not isinstance(value, Integral) else f" to {top:,}"
+    upper = f" to {top:,}" if most is not None or (isinstance(value, Integral) and int(value) > top) else ""
     raise UsageError(f"{name}={shown(value)}: expected a whole number from {least}{upper}")
 
 

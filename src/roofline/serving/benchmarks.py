@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,9 @@ Row = Mapping[str, Any]
 
 #: Columns that a table has; the sizes of the layout are 1 where they are absent.
 NEEDED = ("model_path", "system", "backend", "isl", "osl", "batch_size")
+#: Columns that are read where they are there.
+OPTIONAL = ("precision", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "spec",
+            "backend_version")  # fmt: skip
 #: Columns that are added.
 ADDED = ("ttft_ms", "tpot_ms", "tpot_low_ms", "tpot_high_ms", "error")
 #: Prompt and new tokens of InferenceMAX, and the least share of them that a request has.
@@ -111,6 +115,20 @@ def bench(table: pd.DataFrame | str | os.PathLike[str] | Iterable[Row]) -> pd.Da
             return pd.DataFrame(list(bench_rows(rows)))
     records = table.to_dict("records") if isinstance(table, pd.DataFrame) else table
     return pd.DataFrame(list(bench_rows(records)))  # type: ignore[arg-type]
+
+
+def misspelt(columns: Sequence[str]) -> list[str]:
+    """Say which columns are not read, but are named nearly as one that is not there.
+
+    Example:
+        >>> misspelt(["isl", "TP", "comment"])
+        ['the column TP is not read; did you mean tp_size?']
+    """
+    absent = [name for name in OPTIONAL if name not in columns]
+    short = {name.removesuffix("_size"): name for name in absent}
+    near = {name: short.get(name.lower()) or next(iter(get_close_matches(name.lower(), absent, 1, 0.7)), "")
+            for name in columns if name not in (*NEEDED, *OPTIONAL, *ADDED)}  # fmt: skip
+    return [f"the column {name[:40]} is not read; did you mean {other}?" for name, other in near.items() if other]
 
 
 def bench_columns(columns: Sequence[str]) -> list[str]:

@@ -198,7 +198,7 @@ def cache_policies(
     sides = [blocks] if isinstance(blocks, int) else as_list("blocks", blocks)
     made = []
     for name, block in product(formats, sides):
-        stored = None if dtype(name).bits >= 16 else name
+        stored = name if _narrow(name) else None
         served = deployment(model, chip, block=block, cache=stored, shared_prefix=shared_prefix, **options)
         made.append(_compared(served, name, sizes, hits, room))
     if not made:
@@ -206,6 +206,10 @@ def cache_policies(
     fetch = {name: seconds for each in made for name, seconds in each.fetch_s.items()}
     rows = tuple(row for each in made for row in each.policies)
     return replace(made[-1], about=made[0].about, policies=rows, curve=curve, fetch_s=fetch)
+
+
+def _narrow(name: str) -> bool:
+    return name != "own" and dtype(name).bits < 16
 
 
 def _hits(curve: HitCurve | None, share: float, near: float, far: float) -> tuple[float, float]:
@@ -244,12 +248,11 @@ def _costs(served: Deployment, sizes: dict[str, Any], name: str, break_even: int
             for stage in served.decode_stages]  # fmt: skip
     fullest = max(held, key=lambda each: float(each.bytes_per_token))
     recompute = _read(served, prompt, 0)
-    narrow = dtype(name).bits < 16
     return CachePolicy(
         name, served.block, "none", float(fullest.bytes_per_token), float(np.mean(fullest.waste)),
         prefix % served.block, fit, 0.0, 0.0, 0.0, 0.0, recompute, recompute,
         float(served.steps().decode(min(running, fit), prompt + new / 2)), break_even,
-        cache_error(served.model, name).sqnr_db if narrow else None,
+        cache_error(served.model, name).sqnr_db if _narrow(name) else None,
     )  # fmt: skip
 
 

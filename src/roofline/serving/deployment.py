@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from roofline.hardware.library import chip as find_chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, check_positions
-from roofline.ir.numbers import whole_number
+from roofline.ir.numbers import finite_number, whole_number
 from roofline.passes.formats.quantize import formats_by_name, quantize
 from roofline.passes.formats.scales import multiplied_as
 from roofline.passes.fusion.all_reduce import fuse_all_reduce
@@ -144,8 +144,7 @@ class Deployment:
     @cached_property
     def copy(self) -> Deployment:
         """One of the groups that have nothing to do with each other, those of a model without experts; else all."""
-        experts = any(node.op == "expert_linear" for node in self.shown.nodes)
-        return self if experts or self.attention_dp == 1 else replace(self, attention_dp=1, ep=1)
+        return self if _routes(self.shown) or self.attention_dp == 1 else replace(self, attention_dp=1, ep=1)
 
     @property
     def devices(self) -> int:
@@ -335,7 +334,7 @@ def deployment(
         dtype: Number format of everything.
         weights: Number format of the weights; ``fp8`` and ``nvfp4`` are those of the activations, too.
         activations: Number format that matmuls take their inputs in.
-        cache: Number format of the KV cache.
+        cache: Number format of the KV cache; ``own`` of any is the model's.
         options: Sizes and options of the model, such as ``layers=8``.
 
     Returns:
@@ -351,17 +350,17 @@ def deployment(
         >>> bool(served.steps().decode(64, 4096) < 2 * served.steps().decode(1, 4096))
         True
     """
-    ways = _layout(model, tp, pp, ep, attention_dp)
-    if not isinstance(memory_share, int | float) or not 0 < memory_share <= 1:
-        raise UsageError(f"memory_share={memory_share!r}: expected a share above 0, at most 1")
-    block, shared_prefix, _ = checked_layout(block, shared_prefix)  # type: ignore[assignment]
-    sequences = whole_number("max_sequences", max_sequences, most=10**5)
     sizes = tuple(sorted(options.items()))
+    ways = _layout(model, tp, pp, ep, attention_dp, lambda: has_experts(cast(Hashable, model), dtype, sizes))
+    block, shared_prefix, _ = checked_layout(block, shared_prefix)  # type: ignore[assignment]
     own, usual = _backend(backend, model, dtype, sizes)
+    dtype, weights, activations, cache = (None if n == "own" else n for n in (dtype, weights, activations, cache))
     return Deployment(
         model, find_chip(chip), *ways, dtype, weights, activations, cache, block,
-        whole_number("chunk", chunk, most=10**9), sequences, own if mixed is None else bool(mixed), backend or "",
-        shared_prefix, memory_share, regime=checked_regime(regime), overhead=overhead or usual, options=sizes,
+        whole_number("chunk", chunk, most=10**9), whole_number("max_sequences", max_sequences, most=10**5),
+        own if mixed is None else bool(mixed), backend or "", shared_prefix,
+        finite_number("memory_share", memory_share, 0, 1, above=True), regime=checked_regime(regime),
+        overhead=overhead or usual, options=sizes,
     )  # fmt: skip
 
 
@@ -421,7 +420,9 @@ def _backend(
     return stack.mixed, Overhead(stack.step * layers, stack.request, stack.sequence)
 
 
-def _layout(model: Program, tp: Any, pp: Any, ep: Any, attention_dp: Any) -> tuple[int, int, int, int]:
+def _layout(
+    model: Program, tp: Any, pp: Any, ep: Any, attention_dp: Any, experts: Callable[[], bool]
+) -> tuple[int, int, int, int]:
     """Return a layout as numbers of Python; refuse one that cannot be.
 
     Raises:
@@ -433,9 +434,13 @@ def _layout(model: Program, tp: Any, pp: Any, ep: Any, attention_dp: Any) -> tup
         as_graph(model)  # says what a program is
     tp, pp = whole_number("tp", tp), whole_number("pp", pp)
     attention_dp = whole_number("attention_dp", attention_dp)
-    ep = attention_dp if ep is None else whole_number("ep", ep)
+    implied, ep = ep is None, attention_dp if ep is None else whole_number("ep", ep)
     if (tp * attention_dp) % ep:
         raise UsageError(f"ep={ep}: not a divisor of tp * attention_dp = {tp * attention_dp}")
+    if ep > 1 and not experts():
+        if not implied:
+            raise UsageError(f"ep={ep}: {model} has no experts; leave --ep out, in Python ep")
+        ep = 1
     return tp, pp, ep, attention_dp
 
 
@@ -443,6 +448,16 @@ def _activations(weights: str | None) -> str | None:
     """Return the format that a stack quantises activations to, where it does."""
     known = formats_by_name(weights) if weights else None
     return ACTIVATIONS.get(known) if isinstance(known, str) else None
+
+
+@lru_cache(maxsize=64)
+def has_experts(model: Any, dtype: str | None, options: tuple[tuple[str, Any], ...] = ()) -> bool:
+    """Tell whether a model has experts."""
+    return _routes(as_graph(model, None, dtype, implied="decode", **dict(options)))
+
+
+def _routes(graph: Graph) -> bool:
+    return any(node.op == "expert_linear" for node in graph.nodes)
 
 
 @lru_cache(maxsize=256)
@@ -457,8 +472,7 @@ def _programs(
     if graph.symbols != needed or graph.info.phase != phase:
         raise UsageError(f"{graph.name} is no language model whose {phase} depends on {' and '.join(sorted(needed))} "
                          f"alone; a deployment needs one by name or path, such as llama-3-8b")  # fmt: skip
-    has_experts = any(node.op == "expert_linear" for node in graph.nodes)
-    graph = shard(graph, tp=tp, ep=groups if has_experts else 1)
+    graph = shard(graph, tp=tp, ep=groups if _routes(graph) else 1)
     if weights or activations or cache:
         stored = formats_by_name(weights) if weights else None
         graph = quantize(graph, weights=stored, activations=activations, cache=cache, scales="static")

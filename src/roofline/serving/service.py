@@ -222,6 +222,7 @@ class Service(Report):
         sizes = {"prompt": int(self.work.prompt), "new_tokens": int(self.work.new_tokens)}
         server = {"chunk": one.chunk, "block": one.block, "shared_prefix": one.shared_prefix,
                   "max_sequences": one.max_sequences, "mixed": one.mixed, "backend": one.backend or None}  # fmt: skip
+        about["passes"] = [each for each in about["passes"] if not each.startswith("shard(")]  # the layout says it
         return {**about, "sizes": sizes, "layout": layout, "formats": formats, "server": server,
                 "speculation": self._speculation(), "prefill": self._prefill()}  # fmt: skip
 
@@ -299,8 +300,8 @@ def serve(
     model: Program | Deployment, chip: AnyChip | None = None, *, prompt: int, new_tokens: int,
     concurrency: int | Sequence[int] | None = None, qps: float | Sequence[float] | None = None, prefix: int = 0,
     spec: str | None = None, draft: str | float | None = None, prefill_chip: AnyChip | None = None,
-    prefill_tp: int | None = None, servers: tuple[int, int] = (1, 1), link: str | float = LINK, spread: float = 0.0,
-    ttft: str | float | None = None, tpot: str | float | None = None, price: float | None = None,
+    prefill_tp: int | None = None, servers: tuple[int, int] | None = None, link: str | float | None = None,
+    spread: float = 0.0, ttft: str | float | None = None, tpot: str | float | None = None, price: float | None = None,
     watts: float | None = None, **layout: Any,
 ) -> Service:  # fmt: skip
     """Predict what a server of a model gives its users, over the load.
@@ -317,8 +318,8 @@ def serve(
         draft: What drafts them: a model, or its time for one token as a share of a decode step's; free when absent.
         prefill_chip: Chips of servers that only read prompts; those of ``chip`` then only decode.
         prefill_tp: Devices of such a server; as many as of the others when absent.
-        servers: How many read prompts and how many decode.
-        link: Way of a cache between them, for each chip [byte/s].
+        servers: How many read prompts and how many decode; one of each when absent.
+        link: Way of a cache between them, for each chip [byte/s]; :data:`LINK` when absent.
         spread: How much lengths differ, as a share of the longest; those given are the mean then.
         ttft: Time to the first token that is allowed [s], a number or text such as ``"2 s"``.
         tpot: Time per further token that is allowed [s].
@@ -347,7 +348,7 @@ def serve(
     work = one.copy.work(prompt, new_tokens, _speculation(one.copy, spec, draft), spread)
     if work.running < 1:
         raise too_large(one, prompt + new_tokens)
-    reading, apart = _apart(one, prefill_chip, prefill_tp, servers, parse(link, "B/s", "link"), prompt)
+    reading, apart = _apart(one, prefill_chip, prefill_tp, servers, link, prompt)
     one = one if apart is None else one.copy  # all of whose copies are among the servers
     load, values = _load(concurrency, qps)
     steady = _steady(one, work, load == "users", values, apart)
@@ -419,17 +420,23 @@ def _speculation(one: Deployment, spec: str | None, draft: str | float | None) -
 
 
 def _apart(
-    one: Deployment, chip: AnyChip | None, tp: int | None, servers: tuple[int, int], link: float, prompt: int
+    one: Deployment,
+    chip: AnyChip | None,
+    tp: int | None,
+    servers: tuple[int, int] | None,
+    link: str | float | None,
+    prompt: int,
 ) -> tuple[Deployment | None, Apart | None]:
     """Return what reads prompts on chips of its own, where that is asked for."""
     if chip is None:
-        if tp is not None or tuple(servers) != (1, 1):
-            raise UsageError("prefill_tp and servers need prefill_chip: the chips that read prompts")
+        if any(value is not None for value in (tp, servers, link)):
+            raise UsageError("prefill_tp, servers and link need prefill_chip, on the command line --prefill-chip: the "
+                             "chips that read prompts")  # fmt: skip
         return None, None
-    readers, decoders = (whole_number("servers", value) * copies(one) for value in servers)
+    readers, decoders = (whole_number("servers", value) * copies(one) for value in servers or (1, 1))
     shared = {} if tp is None else {"tp": whole_number("prefill_tp", tp)}
     reading = replace(one.copy, chip=deployment(one.model, chip).chip, **shared)  # type: ignore[arg-type]
-    transfer = transfer_seconds(reading, one.copy, prompt, link)
+    transfer = transfer_seconds(reading, one.copy, prompt, LINK if link is None else parse(link, "B/s", "link"))
     return reading, Apart(reading.steps(), reading.budget, (readers, decoders), transfer)
 
 

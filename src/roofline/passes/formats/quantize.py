@@ -93,6 +93,9 @@ def quantize(
     work = Rewriter(graph, dequantize, scales)
     if activations is not None:
         activation_format(activations, None, scales)  # before the weights follow it
+    stored = {graph.tensors[matrix.root].dtype for matrix in weight_matrices(graph)}
+    if activations is None and isinstance(weights, str) and stored == {weights}:
+        weights = None
     if weights is not None or activations is not None:
         picked = chosen(graph, weights if weights is not None else str(activations), keep)
         _store_weights(work, picked, activations)
@@ -385,6 +388,8 @@ def _store_cache(work: Rewriter, word: str) -> None:
     uses = _uses(work.before, caches)
     for name in caches:
         tensor = work.before.tensors[name]
+        if word == tensor.dtype:
+            continue
         form = cache_format(word, tensor.shape[-1], work.scales)
         if DTYPES[form].bits_per_element < DTYPES[tensor.dtype].bits_per_element:
             work.store(name, form)

@@ -140,7 +140,7 @@ class ShardingPlan:
         for split in self.splits:
             new = split.cut(devices)
             if new is None:
-                fits = ", ".join(map(str, self.feasible)) or "none"
+                fits = ", ".join(map(str, (1, *self.feasible)))
                 raise UsageError(f"tp={devices}: {split}, which {devices} devices cannot share; tp that fit: {fits}")
             sizes.update(new)
         return sizes

@@ -9,7 +9,7 @@ Sources, by backend; the words are those of these versions:
   https://docs.vllm.ai/en/v0.10.0/configuration/engine_args.html; the way of a cache and its ports:
   https://docs.vllm.ai/en/v0.12.0/features/nixl_connector_usage/.
 - SGLang: https://github.com/sgl-project/sglang/blob/004813e1dd464844bd92ddbca5cab8c024a75f78/docs/advanced_features/
-  server_arguments.md; ``--tp`` counts all devices of a stage, and with ``--enable-dp-attention`` the limits on
+  server_arguments.md; ``--tp-size`` counts all devices of a stage, and with ``--enable-dp-attention`` the limits on
   requests and on tokens of a chunk are divided by ``--dp-size`` (``_handle_data_parallelism`` of its server_args.py).
 - TensorRT-LLM: https://github.com/NVIDIA/TensorRT-LLM/blob/00209af149e7774406881a37283dce303571eb11/tensorrt_llm/
   commands/serve.py; attention either shares all devices of a stage or has one for each sequence
@@ -43,6 +43,10 @@ _CACHES: Mapping[str, Mapping[str, str | None]] = {
     "vllm": {"fp8": "fp8", "int8": None}, "sglang": {"fp8": "fp8_e4m3", "int8": None},
     "trtllm": {"fp8": "fp8", "nvfp4": "nvfp4", "int8": None},
 }  # fmt: skip
+#: Tokens of a block that a backend may have; SGLang takes any. vLLM: ``BlockSize`` of
+#: https://github.com/vllm-project/vllm/blob/v0.12.0/vllm/config/cache.py; TensorRT-LLM: powers of two
+#: (https://nvidia.github.io/TensorRT-LLM/features/kvcache.html), here from its default on.
+_BLOCKS = {"vllm": (1, 8, 16, 32, 64, 128, 256), "trtllm": (32, 64, 128, 256, 512, 1024)}
 #: Columns of a line of a command.
 WIDTH = 77
 #: Formats that a server makes of a checkpoint in 16 bits while it loads it.
@@ -148,6 +152,8 @@ def launch(server: Server, backend: str) -> Launch:
     one_of("backend", backend, BACKENDS)
     command, config, notes = BACKENDS[backend](server)
     parts = [*lacks(server, backend), *notes, *_formats(server, backend)]
+    if server.block > min(_BLOCKS.get(backend, ()), default=server.block) and server.block != _block(server, backend):
+        parts.append(f"blocks of {_block(server, backend)} tokens: it has none of {server.block}")
     if server.instances > 1:
         parts.append(f"{server.instances} of them behind a router")
     return Launch(backend, tuple(map(str, command)), config, tuple(parts))
@@ -191,6 +197,11 @@ def _formats(server: Server, backend: str) -> list[str]:
     return notes
 
 
+def _block(server: Server, backend: str) -> int:
+    """Return the least block that a backend has from what is asked for on; its largest where none is so large."""
+    return min((size for size in _BLOCKS[backend] if size >= server.block), default=_BLOCKS[backend][-1])
+
+
 def _if(flag: str, value: Any, besides: bool = True) -> list[Any]:
     """Return a flag with its value, nothing where there is none."""
     return [flag, value] if value and besides else []
@@ -204,7 +215,7 @@ def _vllm(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
         *_if("--data-parallel-size", server.attention_dp, server.attention_dp > 1),
         *(["--enable-expert-parallel"] if server.ep > 1 else []),
         "--max-num-seqs", server.each(server.running), "--max-num-batched-tokens", server.chunk,
-        "--max-model-len", server.context, "--block-size", server.block,
+        "--max-model-len", server.context, "--block-size", _block(server, "vllm"),
         "--gpu-memory-utilization", server.memory_share,
         *_if("--quantization", _WEIGHTS["vllm"].get(server.weights or "")),
         *_if("--kv-cache-dtype", _CACHES["vllm"].get(server.cache or "")),
@@ -220,7 +231,8 @@ def _vllm(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
 def _sglang(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
     shares = server.attention_dp > 1
     command = [
-        "python", "-m", "sglang.launch_server", "--model-path", server.model, "--tp", server.tp * server.attention_dp,
+        "python", "-m", "sglang.launch_server", "--model-path", server.model,
+        "--tp-size", server.tp * server.attention_dp,
         *_if("--pp-size", server.pp, server.pp > 1), *_if("--ep-size", server.ep, server.ep > 1),
         *(["--dp-size", server.attention_dp, "--enable-dp-attention"] if shares else []),
         "--max-running-requests", server.running, "--chunked-prefill-size", server.chunk * server.attention_dp,
@@ -239,7 +251,7 @@ def _sglang(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
 
 
 def _trtllm(server: Server) -> tuple[list[Any], dict[str, Any], list[str]]:
-    config: dict[str, Any] = {"kv_cache_config": {"tokens_per_block": max(server.block, 32)}}
+    config: dict[str, Any] = {"kv_cache_config": {"tokens_per_block": _block(server, "trtllm")}}
     if cache := _CACHES["trtllm"].get(server.cache or ""):
         config["kv_cache_config"]["dtype"] = cache
     if server.attention_dp > 1:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from roofline.counting.grid import unbeaten
 from roofline.frontends.source import Program, as_graph
+from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, chip_list
-from roofline.ir.errors import RooflineError, UsageError, did_you_mean
-from roofline.ir.numbers import finite_number, whole_number
+from roofline.ir.errors import MissingFigure, RooflineError, UsageError, did_you_mean
+from roofline.ir.numbers import as_list, finite_number, whole_number
 from roofline.ir.report import Report
 from roofline.ir.units import format_bytes, format_si, parse
+from roofline.passes.formats.quantize import weight_matrices
 from roofline.programs.library import find_model
 from roofline.programs.modelfile import load_model_file
 from roofline.serving.backends import per_token_range
@@ -33,6 +35,8 @@ Floats = NDArray[np.float64]
 LISTED = 12
 #: Share of the sequences that fit from which on memory is full.
 FULL = 0.99
+#: Chips of an arrangement, and numbers of them that are allowed, at most.
+MOST_CHIPS, MOST_COUNTS = 10**6, 4096
 #: What a plan leaves out; the last without a backend.
 NOT_MODELLED = (
     "whether narrower formats keep the model's accuracy: roofline.quant measures that",
@@ -246,6 +250,7 @@ class Plan(Report):
         seconds: What the search took [s].
         nothing: Where nothing was found, what is nearest and what would do, in a line.
         backend: The serving stack whose times these are; ``""`` for no certain one.
+        left_out: Chips that were not looked at, and why.
     """
 
     schema = "plan"
@@ -258,6 +263,7 @@ class Plan(Report):
     prices: Mapping[str, float]
     nothing: str = ""
     backend: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     # --- which candidates ---
 
@@ -405,7 +411,7 @@ class Plan(Report):
         return {
             "candidates": self.rows.size, "within_limits": int(self.meets.sum()), "binding": self.binding,
             "best": one(self.best), "runner_up": one(self.runner_up), "by_chip": [a.record() for a in self.by_chip],
-            "nothing": self.nothing, "prices": dict(self.prices) or None,
+            "nothing": self.nothing, "chips_left_out": dict(self.left_out), "prices": dict(self.prices) or None,
             "launches": [] if self.best is None else [each.record() for each in self.launches()],
             "not_modelled": list(NOT_MODELLED[:-1] if self.backend else NOT_MODELLED),
         }  # fmt: skip
@@ -508,21 +514,23 @@ def plan(
         >>> found.best.tpot <= 0.02, found.binding.split(":")[0] in ("--tpot", "memory", "none")
         (True, True)
     """
-    listed = tuple(chip_list(chips))
-    numbers = sorted({whole_number("counts", count) for count in counts})
+    listed, gaps = _complete(dict.fromkeys(chip_list(chips)))
+    numbers = sorted({whole_number("counts", count, most=MOST_CHIPS) for count in counts})
     load = Load(
         whole_number("prompt", prompt, most=10**7), whole_number("new_tokens", new_tokens, most=10**7),
         _limit("ttft", ttft), _limit("tpot", tpot), None if qps is None else finite_number("qps", qps, 1e-9),
         parse(link, "B/s", "link"),
     )  # fmt: skip
-    if not numbers:
-        raise UsageError("counts=(): allow at least one number of chips")
-    chunks = CHUNKS if chunks is None else tuple(chunks)
-    space = Space(listed, tuple(numbers), weights=_formats(weights), cache=_formats(cache), split=split, points=points,
-                  chunks=chunks)  # fmt: skip
+    if not 0 < len(numbers) <= MOST_COUNTS:
+        raise UsageError(f"counts: {len(numbers):,} numbers of chips; allowed: 1 to {MOST_COUNTS:,}")
+    graph = as_graph(model, None, fixed.get("dtype"), implied="decode")
+    own = {graph.tensors[matrix.root].dtype for matrix in weight_matrices(graph)}
+    formats = [_formats(*pair, own) for pair in (("weights", weights), ("cache", cache))]
+    space = Space(listed, tuple(numbers), weights=formats[0], cache=formats[1], split=split, points=points,
+                  chunks=CHUNKS if chunks is None else tuple(chunks))  # fmt: skip
     rows, every = searched(model, space, load, {**fixed, "backend": backend})
-    name = as_graph(model, None, fixed.get("dtype"), implied="decode").title
-    made = Plan(name, _checkpoint(model), load, space, rows, _prices(prices, listed), backend=backend or "")
+    made = Plan(graph.title, _checkpoint(model), load, space, rows, _prices(prices, listed), backend=backend or "",
+                left_out=gaps)  # fmt: skip
     return made if made.best is not None else replace(made, nothing=_nearest(made, every))
 
 
@@ -533,8 +541,30 @@ def _limit(name: str, value: str | float | None) -> float:
     return float(limit)
 
 
-def _formats(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple("" if name in ("own", "bf16") else name for name in names)
+def _complete(chips: Iterable[Chip]) -> tuple[tuple[Chip, ...], dict[str, str]]:
+    """Return the chips whose memory is known, and why the others are left out.
+
+    Raises:
+        MissingFigure: No chip's memory is known.
+    """
+    gaps: dict[str, MissingFigure] = {}
+    for chip in (chips := tuple(chips)):
+        try:
+            _ = chip.capacity, chip.bandwidth
+        except MissingFigure as error:
+            gaps[chip.name] = error
+    known = tuple(chip for chip in chips if chip.name not in gaps)
+    if not known:
+        raise next(iter(gaps.values()))
+    return known, {name: str(error) for name, error in gaps.items()}
+
+
+def _formats(what: str, names: Sequence[str] | None, own: Set[str]) -> tuple[str, ...] | None:
+    """Return formats to look at, ``""`` for the model's own; ``None`` for the usual ones."""
+    listed = None if names is None else as_list(what, names)
+    if listed == []:
+        raise UsageError(f"{what}: no format given; own is the model's")
+    return None if listed is None else tuple("" if name == "own" or {name} == own else name for name in listed)
 
 
 def _prices(prices: Mapping[str, float] | None, chips: Sequence[Any]) -> dict[str, float]:
@@ -544,7 +574,7 @@ def _prices(prices: Mapping[str, float] | None, chips: Sequence[Any]) -> dict[st
     priced = {name: finite_number(f"price of {name}", price, 1e-9) for name, price in prices.items()}
     missing = [chip.name for chip in chips if chip.name not in priced]
     if missing:
-        near = did_you_mean(missing[0], priced)
+        near = did_you_mean(next((name for name in priced if name not in {chip.name for chip in chips}), ""), missing)
         raise UsageError(f"prices have none of {', '.join(missing)}; given: {', '.join(priced)}{near}")
     return priced
 
@@ -583,9 +613,14 @@ def _too_often(made: Plan, every: Sequence[Any]) -> str:
     one, work = max(works, key=lambda pair: pair[1].running / pair[0].devices)
     rate, qps = largest_rate(one.steps(), work), load.qps or 0.0
     servers = int(qps // rate) + 1
-    return (f"{qps:,.12g} requests/s are more than {made.rows.devices.max():,} chips answer; what would, late or not: "
+    return (f"{qps:,.12g} requests/s are more than {_chips_answer(made)}; what would, late or not: "
             f"--counts {servers * one.devices}: {servers:,} x {one.chip.name} ({_words(one)}), each of which answers "
             f"{rate:.3g} requests/s at most")  # fmt: skip
+
+
+def _chips_answer(made: Plan) -> str:
+    most = made.rows.devices.max()
+    return f"{most:,} chips answer" if most > 1 else "1 chip answers"
 
 
 def _at_least(seconds: float) -> str:

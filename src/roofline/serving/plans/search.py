@@ -36,6 +36,8 @@ Floats = NDArray[np.float64]
 
 #: Readers of prompts and servers that decode that are paired, of each chip and format of the cache.
 PAIRED = 2
+#: Servers of either kind in one arrangement at most; more chips are copies of it.
+SERVERS = 64
 #: Arrangements of each chip whose users are looked at more closely, and numbers of users that are looked at in each.
 FEW, FINE = 8, 1024
 #: Rates that differ by less are the same, but for rounding.
@@ -369,7 +371,7 @@ def _ratios(reading: int, decoding: int, ratio: float, most: int) -> list[tuple[
         most: Chips at most.
     """
     every = [
-        (x, y) for x in range(1, most // reading + 1) for y in range(1, (most - x * reading) // decoding + 1)
-        if gcd(x, y) == 1
+        (x, y) for x in range(1, min(most // reading, SERVERS) + 1)
+        for y in range(1, min((most - x * reading) // decoding, SERVERS) + 1) if gcd(x, y) == 1
     ]  # fmt: skip
     return sorted(every, key=lambda pair: abs(np.log(pair[0] / pair[1] / ratio)))[:2]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
-from roofline.frontends.source import Program, as_graph
+from roofline.frontends.source import Program
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import NODE
 from roofline.ir.errors import RooflineError, UsageError
-from roofline.serving.deployment import ACTIVATIONS, Deployment, deployment
+from roofline.serving.deployment import ACTIVATIONS, Deployment, deployment, has_experts
 from roofline.serving.plans.flags import Server, lacks
 
 #: Tokens of a step of a group at most that are looked at.
@@ -129,18 +129,12 @@ def engines(model: Program, space: Space, fixed: Mapping[str, Any]) -> Iterator[
 
 
 def _layouts(model: Program, space: Space, fixed: Mapping[str, Any]) -> Iterator[dict[str, int]]:
-    experts = has_experts(model, fixed)
+    experts = has_experts(cast(Hashable, model), fixed.get("dtype"))
     for tp, pp, groups in product(space.tp, space.pp, space.attention_dp if experts else (1,)):
         stage = tp * groups
         if stage <= NODE and stage * pp <= space.most:
             for ep in sorted({1, stage}) if experts else (1,):
                 yield {"tp": tp, "pp": pp, "attention_dp": groups, "ep": ep}
-
-
-def has_experts(model: Program, fixed: Mapping[str, Any]) -> bool:
-    """Tell whether a model has experts."""
-    graph = as_graph(model, None, fixed.get("dtype"), implied="decode")
-    return any(node.op == "expert_linear" for node in graph.nodes)
 
 
 def users_up_to(most: int, points: int) -> Sequence[int]:
