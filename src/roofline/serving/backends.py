@@ -48,9 +48,9 @@ class Backend:
 #: (``fuse_allreduce_rms``, https://docs.vllm.ai/en/v0.18.2/design/fusions/, "5-20%"); SGLang asks for
 #: ``--enable-flashinfer-allreduce-fusion``.
 BACKENDS = {
-    "trtllm": Backend(True, False, False, True, step=5.15e-6, sequence=3.13e-5, request=0.0646, low=0.87, high=1.22),
-    "vllm": Backend(True, True, False, True, step=1.52e-5, sequence=3.79e-6, request=0.0368, low=0.83, high=1.24),
-    "sglang": Backend(False, True, True, False, step=2.02e-6, sequence=2.35e-5, request=0.190, low=0.84, high=1.31),
+    "trtllm": Backend(True, False, False, True, step=5.39e-6, sequence=3.12e-5, request=0.0659, low=0.87, high=1.21),
+    "vllm": Backend(True, True, False, True, step=1.53e-5, sequence=3.92e-6, request=0.0372, low=0.83, high=1.24),
+    "sglang": Backend(False, True, True, False, step=2.58e-6, sequence=2.33e-5, request=0.189, low=0.85, high=1.32),
 }
 
 
