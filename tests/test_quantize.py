@@ -270,7 +270,7 @@ def test_other_kept_state_is_no_cache() -> None:
     ({}, "give weights, activations or cache"),
     ({"weights": "int4-g100-sym"}, "groups of 100 do not divide rows of 4096; nearest that fits: int4-g128-sym"),
     ({"weights": "int4-g8192-z4"}, "longer than a row of 4096; nearest that fits: int4-g4096-z4"),
-    ({"weights": "bf16"}, "weights='bf16': allowed: int8"),
+    ({"weights": "fp16"}, "weights='fp16': allowed: int8"),
     ({"activations": "int4"}, "activations='int4': allowed: int8, fp8"),
     ({"cache": "bf16"}, "no KV cache"),
     ({"weights": "int8", "activations": "fp8"}, "cannot meet activations in fp8"),
@@ -293,10 +293,15 @@ def test_unknown_formats() -> None:
         rl.passes.quantize(gemm(), weights="int9")
     with pytest.raises(rl.errors.UsageError, match="no matmul with a weight"):
         rl.passes.quantize(rl.workload([{"op": "softmax", "rows": 8, "cols": 8}]), weights="int8")
-    with pytest.raises(rl.errors.UsageError, match="cache='bf16': allowed"):
-        rl.passes.quantize(decode(1), cache="bf16")
+    with pytest.raises(rl.errors.UsageError, match="cache='fp16': allowed"):
+        rl.passes.quantize(decode(1), cache="fp16")
     with pytest.raises(rl.errors.UsageError, match="q4_0"):
         weight_format("q4_k", 32 * 9)
+
+
+def test_the_formats_that_a_program_has_are_no_change() -> None:
+    graph = decode(1)
+    assert rl.passes.quantize(graph, weights="bf16", cache="bf16") is graph
 
 
 def test_formats_as_text() -> None:
