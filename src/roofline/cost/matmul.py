@@ -173,7 +173,7 @@ def tiled_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, 
     if kind == "fp8_block":
         n, k = np.ceil(n / SCALED) * SCALED, np.ceil(k / SCALED) * SCALED
     if width is None:
-        width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k)
+        width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k, m * n * k / (m * k + n * k + m * n))
     traffic = _traffic(work, p, (b, m, n, k, width))
     split = (kind, work.regime) not in UNSPLIT and not _scaled_by_row(work)
     choices = _choices(split, _is_dequantized(work), _scaled_by_row(work))
@@ -215,20 +215,23 @@ def _kind(work: Launch) -> str:
     return "fp8_block" if stored == "fp8-block" else work.dtype
 
 
-def _width(work: Launch, n: Any, k: Any) -> Any:
+def _width(work: Launch, n: Any, k: Any, intensity: Any) -> Any:
     """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned.
 
     A left operand that is stored by column (the matmul of a weight's gradient) has rows of ``m`` instead of ``k``.
+    torch.compile pads ``n`` where it takes the matmul to be bound by arithmetic: more multiply-adds to an element than
+    half of the chip's FLOPs to a byte (``is_mm_compute_bound``, torch/_inductor/fx_passes/pad_mm.py); matmuls whose
+    ``k`` is not aligned it left as they were (measurements/h200-sxm/padding.csv).
     """
     stored = DTYPES[work.row.kernel.inputs[0].dtype]
     # Scales lie apart from the rows; the parameters of block-scaled fp8 were fitted with them inside.
     whole = ALIGNMENT / (work.element if stored.name == "fp8-block" else float(stored.bits) / 8)
-    if work.row.kernel.attrs.get("padded"):
-        return np.ones(np.broadcast(n, k).shape)
-    width = np.ones(np.broadcast(n, k).shape)
+    width = np.ones(np.broadcast(n, k, intensity).shape)
     for size in (2, 4, 8, 16):
         if size <= whole:
             width = np.where((n % size == 0) & (k % size == 0), float(size), width)
+    if work.row.kernel.attrs.get("padded"):
+        width = np.where((k % whole == 0) & (intensity > work.peak / work.machine.bandwidth / 2), whole, width)
     return width / whole
 
 
