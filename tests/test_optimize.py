@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata as metadata
 import json
 import sys
@@ -116,7 +117,7 @@ def test_a_plan_is_carried_out_on_a_module() -> None:
 
 @pytest.mark.parametrize("chip", ["h100-sxm", "tpu-v5e", "epyc-9654"])
 def test_no_mode_by_itself_is_faster_than_the_plan_from_eager(chip: str) -> None:
-    """Rows of odd lengths too, which a compiler pads (torch._inductor.config.shape_padding)."""
+    """Rows of odd lengths too, some of which a compiler pads (torch._inductor.config.shape_padding)."""
     parts = {
         "gelu": (rl.workload([{"op": "linear", "m": 4096, "n": 4097, "k": 1023}, {"op": "gelu", "n": 4096 * 4097}],
                              dtype="bf16"), {}),
@@ -127,6 +128,18 @@ def test_no_mode_by_itself_is_faster_than_the_plan_from_eager(chip: str) -> None
         found = rl.optimize(graph, chip, error_budget=0, check=False, **sizes)
         modes = (rl.estimate(graph, chip, mode=mode, **sizes).time for mode in ("eager", "graph", "compiled"))
         assert found.after.time_s <= 1.01 * min(modes)
+
+
+def test_what_a_compiler_pads_is_what_it_padded_on_a_device() -> None:
+    """Rows of ``k`` that are not aligned were padded once in fourteen times: the last row."""
+    with open(Path(__file__).parents[1] / "measurements" / "h200-sxm" / "padding.csv", newline="") as file:
+        *rows, seldom = csv.DictReader(file)
+    assert seldom["padded"] == "True"
+    for row in rows:
+        linear = rl.workload([{"op": "linear", **{name: int(row[name]) for name in "mnk"}}], dtype="bf16")
+        plain, compiled = (rl.estimate(linear, "h200-sxm", mode=mode).time for mode in ("graph", "compiled"))
+        assert (plain > 2 * compiled) == (row["padded"] == "True")
+        assert (float(row["eager_s"]) > 2 * float(row["compiled_s"])) == (row["padded"] == "True")
 
 
 def test_a_replay_stays_for_what_comes_after_it_and_for_a_slow_host() -> None:

@@ -220,8 +220,8 @@ def _width(work: Launch, n: Any, k: Any, intensity: Any) -> Any:
 
     A left operand that is stored by column (the matmul of a weight's gradient) has rows of ``m`` instead of ``k``.
     torch.compile pads ``n`` where it takes the matmul to be bound by arithmetic: more multiply-adds to an element than
-    half of the chip's FLOPs to a byte (``is_mm_compute_bound``, torch/_inductor/fx_passes/pad_mm.py); matmuls whose
-    ``k`` is not aligned it left as they were (measurements/h200-sxm/padding.csv).
+    half of the chip's FLOPs to a byte (``is_mm_compute_bound``, torch/_inductor/fx_passes/pad_mm.py) and finds it
+    faster; where ``k`` is not aligned it seldom did (measurements/h200-sxm/padding.csv), so that these stay here.
     """
     stored = DTYPES[work.row.kernel.inputs[0].dtype]
     # Scales lie apart from the rows; the parameters of block-scaled fp8 were fitted with them inside.

@@ -41,9 +41,9 @@ def drop_mask(graph: Graph) -> Graph:
 
 @graph_pass
 def pad_matmuls(graph: Graph) -> Graph:
-    """Mark every matmul as padded, as torch.compile's shape padding does: its kernel may load whole rows.
+    """Mark every matmul as one that torch.compile may pad: its kernel loads whole rows where that pays.
 
-    FLOPs, bytes and outputs stay; only the time model reads the mark.
+    FLOPs, bytes and outputs stay; only the time model reads the mark, and says which of them are padded.
 
     Returns:
         The program with its matmuls and attention marked.
