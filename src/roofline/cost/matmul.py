@@ -230,7 +230,10 @@ def _width(work: Launch, n: Any, k: Any, intensity: Any) -> Any:
     for size in (2, 4, 8, 16):
         if size <= whole:
             width = np.where((n % size == 0) & (k % size == 0), float(size), width)
-    if work.row.kernel.attrs.get("padded"):
+    padded = work.row.kernel.attrs.get("padded")
+    if padded == "every":
+        width = np.full(width.shape, whole)
+    elif padded:
         width = np.where((k % whole == 0) & (intensity > work.peak / work.machine.bandwidth / 2), whole, width)
     return width / whole
 

@@ -70,7 +70,7 @@ class Reference:
     @cached_property
     def plain(self) -> Graph:
         """The kernels that it should have: the given ones, or chains of listed operators as one."""
-        kernels = pad_matmuls(fuse(self.graph) if is_listed(self.graph) else self.graph)
+        kernels = pad_matmuls(fuse(self.graph) if is_listed(self.graph) else self.graph, every=True)
         return replace(kernels, history=self.graph.history)  # what the reference does was not done to the program
 
     @cached_property

@@ -40,10 +40,14 @@ def drop_mask(graph: Graph) -> Graph:
 
 
 @graph_pass
-def pad_matmuls(graph: Graph) -> Graph:
+def pad_matmuls(graph: Graph, *, every: bool = False) -> Graph:
     """Mark every matmul as one that torch.compile may pad: its kernel loads whole rows where that pays.
 
     FLOPs, bytes and outputs stay; only the time model reads the mark, and says which of them are padded.
+
+    Args:
+        graph: The program.
+        every: All are padded, as by hand, whatever torch.compile would do.
 
     Returns:
         The program with its matmuls and attention marked.
@@ -56,9 +60,11 @@ def pad_matmuls(graph: Graph) -> Graph:
         {'padded': True}
     """
 
+    mark = "every" if every else True
+
     def padded(node: Node) -> Node:
         if OPS[node.op].kind not in ("matmul", "attention") or node.op == "attention_softmax":
             return node
-        return replace(node, attrs=tuple(sorted({**dict(node.attrs), "padded": True}.items())))
+        return replace(node, attrs=tuple(sorted({**dict(node.attrs), "padded": mark}.items())))
 
     return replace(graph, nodes=tuple(map(padded, graph.nodes)))
